@@ -1,0 +1,141 @@
+package mcp
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// Params is the part of a request's params that routing looks at. All of it
+// aliases the raw params.
+type Params struct {
+	// Name is params.name (tools/call, prompts/get).
+	Name string
+	// URI is params.uri (resources/read).
+	URI string
+	// Cursor is params.cursor; HasCursor tells "" from absent, since "" is a cursor.
+	Cursor    string
+	HasCursor bool
+	// Arguments is params.arguments, nil when absent.
+	Arguments jsontext.Value
+	// Meta is params._meta, nil when absent.
+	Meta jsontext.Value
+}
+
+// ParseParams reads the members that routing needs. A nil params is an empty
+// one. The error is an [*Error] with code -32602 that names the member.
+func ParseParams(params jsontext.Value) (Params, error) {
+	var p Params
+	if params == nil {
+		return p, nil
+	}
+	str := func(name string, v jsontext.Value, into *string) error {
+		if v.Kind() != '"' {
+			return InvalidParams("params." + name + " must be a string")
+		}
+		*into = text(v)
+		return nil
+	}
+	err := eachMember(params, Lenient, func(name string, v jsontext.Value) error {
+		switch name {
+		case "name":
+			return str(name, v, &p.Name)
+		case "uri":
+			return str(name, v, &p.URI)
+		case "cursor":
+			p.HasCursor = true
+			return str(name, v, &p.Cursor)
+		case "arguments":
+			if v.Kind() != '{' {
+				return InvalidParams("params.arguments must be an object")
+			}
+			p.Arguments = v
+		case "_meta":
+			if v.Kind() != '{' {
+				return InvalidParams("params._meta must be an object")
+			}
+			p.Meta = v
+		}
+		return nil
+	})
+	return p, err
+}
+
+// Field returns the raw member name of the JSON object obj, nil when it is
+// absent or obj is no object.
+func Field(obj jsontext.Value, name string) jsontext.Value {
+	var found jsontext.Value
+	if obj.Kind() != '{' {
+		return nil
+	}
+	_ = eachMember(obj, Lenient, func(n string, v jsontext.Value) error {
+		if n == name {
+			found = v
+		}
+		return nil
+	})
+	return found
+}
+
+// FieldString returns the string member name of obj, "" when it is absent or
+// of another kind.
+func FieldString(obj jsontext.Value, name string) string {
+	v := Field(obj, name)
+	if v == nil {
+		return ""
+	}
+	return text(v)
+}
+
+// EachField calls f for each member of the JSON object obj, in order; the
+// values alias obj. It returns the first error of f, or an [*Error] if obj is
+// no valid JSON object.
+func EachField(obj jsontext.Value, f func(name string, value jsontext.Value) error) error {
+	return eachMember(obj, Lenient, f)
+}
+
+// Change is one change that [Edit] makes: a nil Value removes the member.
+type Change struct {
+	Name  string
+	Value jsontext.Value
+}
+
+// Edit returns a copy of the JSON object obj with the changes made: a member
+// that is there is replaced in its place, another is appended in the order
+// given. All other bytes stay. A nil obj is an empty object. The error is an
+// [*Error] if obj is no valid JSON object.
+func Edit(obj jsontext.Value, changes ...Change) (jsontext.Value, error) {
+	size := len(obj) + 2
+	for _, c := range changes {
+		size += len(c.Name) + len(c.Value) + 4
+	}
+	out := append(make([]byte, 0, size), '{')
+	done := make([]bool, len(changes))
+	member := func(name string, v jsontext.Value) {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = AppendString(out, name)
+		out = append(out, ':')
+		out = append(out, v...)
+	}
+	if obj != nil {
+		err := eachMember(obj, Lenient, func(name string, v jsontext.Value) error {
+			for i, c := range changes {
+				if c.Name == name {
+					done[i] = true
+					v = c.Value
+				}
+			}
+			if v != nil {
+				member(name, v)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for i, c := range changes {
+		if !done[i] && c.Value != nil {
+			member(c.Name, c.Value)
+		}
+	}
+	return append(out, '}'), nil
+}
