@@ -8,6 +8,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -215,68 +216,114 @@ func depth(data []byte) int {
 }
 
 type decoder struct {
-	dec *jsontext.Decoder
+	*jsontext.Decoder
 	buf bytes.Buffer
 }
 
 var decoders = sync.Pool{New: func() any {
 	d := &decoder{}
-	d.dec = jsontext.NewDecoder(&d.buf)
+	d.Decoder = jsontext.NewDecoder(&d.buf)
 	return d
 }}
+
+// The options of both strictnesses, made once since making them allocates.
+var (
+	strictOptions  = jsontext.AllowInvalidUTF8(true) // [checkText] has seen the bytes; this is about escaped lone surrogates
+	lenientOptions = json.JoinOptions(strictOptions, jsontext.AllowDuplicateNames(true))
+)
+
+// borrowDecoder gives a decoder that reads data in place. The caller hands it
+// back with release, which also lets go of data.
+func borrowDecoder(data []byte, strict Strictness) *decoder {
+	d := decoders.Get().(*decoder)
+	d.buf = *bytes.NewBuffer(data)
+	if strict {
+		d.Reset(&d.buf, strictOptions)
+	} else {
+		d.Reset(&d.buf, lenientOptions)
+	}
+	return d
+}
+
+func (d *decoder) release() {
+	d.buf = bytes.Buffer{}
+	d.Reset(&d.buf)
+	decoders.Put(d)
+}
 
 // eachMember calls f for each member of the JSON object data, which must have
 // nothing behind it. Values alias data. Duplicate names in the object itself
 // are always refused; with Strict, in every object below it too.
 func eachMember(data []byte, strict Strictness, f func(name string, value jsontext.Value) error) error {
-	d := decoders.Get().(*decoder)
-	defer func() {
-		d.buf = bytes.Buffer{} // lets go of data
-		decoders.Put(d)
-	}()
-	d.buf = *bytes.NewBuffer(data)
-	d.dec.Reset(&d.buf, jsontext.AllowDuplicateNames(strict == Lenient), jsontext.AllowInvalidUTF8(true))
-	if k := d.dec.PeekKind(); k == '[' {
+	d := borrowDecoder(data, strict)
+	defer d.release()
+	if k := d.PeekKind(); k == '[' {
 		return invalidRequest("a JSON object is wanted, batches are not part of MCP")
 	} else if k != '{' && k != 0 {
 		return invalidRequest("a JSON object is wanted")
 	}
-	if _, err := d.dec.ReadToken(); err != nil {
+	if _, err := d.ReadToken(); err != nil {
 		return parseFailure(err)
 	}
-	// Few members: a linear search beats a map.
-	var seen [16]string
-	names := seen[:0]
-	for d.dec.PeekKind() != '}' {
-		tok, err := d.dec.ReadToken()
+	var names nameSet
+	for d.PeekKind() != '}' {
+		tok, err := d.ReadToken()
 		if err != nil {
 			return parseFailure(err)
 		}
 		name := tok.String()
-		if strict == Lenient {
-			for _, n := range names {
-				if n == name {
-					return &Error{Code: CodeParse, Message: fmt.Sprintf("duplicate member %q", name)}
-				}
-			}
-			names = append(names, name)
+		if strict == Lenient && !names.add(name) {
+			return &Error{Code: CodeParse, Message: fmt.Sprintf("duplicate member %q", name)}
 		}
-		v, err := d.dec.ReadValue()
+		v, err := d.ReadValue()
 		if err != nil {
 			return parseFailure(err)
 		}
-		end := d.dec.InputOffset()
+		end := d.InputOffset()
 		if err := f(name, jsontext.Value(data[end-int64(len(v)):end:end])); err != nil {
 			return err
 		}
 	}
-	if _, err := d.dec.ReadToken(); err != nil {
+	if _, err := d.ReadToken(); err != nil {
 		return parseFailure(err)
 	}
-	if rest := bytes.TrimLeft(data[d.dec.InputOffset():], " \t\r\n"); len(rest) > 0 {
+	if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
 		return &Error{Code: CodeParse, Message: "data after the end of the message"}
 	}
 	return nil
+}
+
+// nameSet is the names of one object. For the usual few members a linear
+// search beats a map, but a hostile object can have a million.
+type nameSet struct {
+	few  [16]string
+	n    int
+	many map[string]struct{}
+}
+
+// add reports whether name is new.
+func (s *nameSet) add(name string) bool {
+	if s.many == nil {
+		for _, n := range s.few[:s.n] {
+			if n == name {
+				return false
+			}
+		}
+		if s.n < len(s.few) {
+			s.few[s.n] = name
+			s.n++
+			return true
+		}
+		s.many = make(map[string]struct{}, 4*len(s.few))
+		for _, n := range s.few {
+			s.many[n] = struct{}{}
+		}
+	}
+	if _, ok := s.many[name]; ok {
+		return false
+	}
+	s.many[name] = struct{}{}
+	return true
 }
 
 func parseFailure(err error) error {
