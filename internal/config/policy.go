@@ -25,14 +25,10 @@ type Policy struct {
 
 // MarshalJSON implements json.Marshaler.
 func (p Policy) MarshalJSON() ([]byte, error) {
-	switch {
-	case p.Name != "":
+	if p.Name != "" {
 		return json.Marshal(p.Name)
-	case p.Spec.AllowAll:
-		return json.Marshal(AllowAll)
-	default:
-		return json.Marshal(p.Spec, json.Deterministic(true))
 	}
+	return json.Marshal(p.Spec)
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
