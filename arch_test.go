@@ -43,6 +43,7 @@ var layers = []layer{
 	{"cmd/hub-worker", "mcp config bus registry worker", "flags, signals and worker.Run"},
 	{"examples/servers/notes", "", "an MCP server needs nothing of the hub"},
 	{"examples/servers/board", "", "an MCP server needs nothing of the hub"},
+	{"integration/hubproc", "", "it sees the hub as its users do: a command, a file, an endpoint"},
 	{"integration/badserver", "", "it shares no code with what has to bear it"},
 	{"integration/conformance", "", "it judges the hub from outside"},
 	{"integration", "", "real processes, tests only"},
@@ -80,7 +81,7 @@ var bans = []ban{
 	{"internal/catalog internal/policy", "", "sync", direct, "pure: nothing shared, no goroutines"},
 	{"internal/ cmd/", "", "encoding/json", direct, "it matches keys of any case and takes the last duplicate (docs/decisions/0004)"},
 	{"internal/ cmd/", "", "log", direct, "loggers are slog and injected"},
-	{"/", "", "toolhub/integration/", linking, "nothing uses tests"},
+	{"internal/ cmd/ examples/", "", "toolhub/integration/", linking, "nothing uses tests"},
 }
 
 // pkg is what go list says of a package of ours.
