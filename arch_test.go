@@ -38,9 +38,10 @@ var layers = []layer{
 	{"internal/registry", "mcp catalog policy config bus", "shared state lies below those who read and write it"},
 	{"internal/router", "mcp catalog policy config bus registry", "a router reaches workers over the bus only, so it works from any machine"},
 	{"internal/worker", "mcp catalog policy config bus registry", "a worker serves the bus only, so it works on any machine"},
-	{"cmd/hub", "mcp catalog policy config bus bus/embedded registry router worker", "the one-node hub wires everything"},
-	{"cmd/hub-router", "mcp config bus registry router", "flags, signals and router.Run"},
-	{"cmd/hub-worker", "mcp config bus registry worker", "flags, signals and worker.Run"},
+	{"internal/daemon", "mcp config bus", "what the programs have in common as processes, whichever part they run"},
+	{"cmd/hub", "mcp catalog policy config bus bus/embedded registry router worker daemon", "the one-node hub wires everything"},
+	{"cmd/hub-router", "mcp config bus registry router daemon", "flags, signals and router.Run"},
+	{"cmd/hub-worker", "mcp config bus registry worker daemon", "flags, signals and worker.Run"},
 	{"examples/servers/notes", "", "an MCP server needs nothing of the hub"},
 	{"examples/servers/board", "", "an MCP server needs nothing of the hub"},
 	{"integration/hubproc", "", "it sees the hub as its users do: a command, a file, an endpoint"},
@@ -94,7 +95,7 @@ type pkg struct {
 func (p *pkg) path() string { return strings.TrimPrefix(p.ImportPath, "toolhub/") }
 
 var packages = sync.OnceValues(func() (map[string]*pkg, error) {
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Doc,GoFiles,Imports,Deps", "./...")
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,Name,Doc,GoFiles,Imports,Deps", "./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -128,38 +128,62 @@ const (
 
 // tools are the ways to answer tools/call; the test says what each has to come to.
 var tools = map[string]func(*server, *message){
-	"good":    func(s *server, m *message) { s.result(m.ID, content("fine")) },
-	"pid":     func(s *server, m *message) { s.result(m.ID, content(strconv.Itoa(os.Getpid()))) },
-	"never":   func(*server, *message) {},
-	"exit":    func(*server, *message) { fmt.Fprintln(os.Stderr, "out of luck"); os.Exit(3) },
-	"garbage": func(s *server, m *message) { s.line("<html>oops"); s.line("\x00\x01\xff"); s.line(""); s.result(m.ID, content("fine")) },
-	"half":    func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s,"resu`, m.ID) },
+	"good":  func(s *server, m *message) { s.result(m.ID, content("fine")) },
+	"pid":   func(s *server, m *message) { s.result(m.ID, content(strconv.Itoa(os.Getpid()))) },
+	"never": func(*server, *message) {},
+	"exit":  func(*server, *message) { fmt.Fprintln(os.Stderr, "out of luck"); os.Exit(3) },
+	"garbage": func(s *server, m *message) {
+		s.line("<html>oops")
+		s.line("\x00\x01\xff")
+		s.line("")
+		s.result(m.ID, content("fine"))
+	},
+	"half": func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s,"resu`, m.ID) },
 	"half_exit": func(s *server, m *message) {
 		s.raw(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"resu`)
 		os.Exit(0)
 	},
 	"long_line": func(s *server, m *message) { s.result(m.ID, content(strings.Repeat("x", tooLong))) },
-	"long_junk": func(s *server, m *message) { s.line("%s", strings.Repeat("x", tooLong)); s.result(m.ID, content("fine")) },
+	"long_junk": func(s *server, m *message) {
+		s.line("%s", strings.Repeat("x", tooLong))
+		s.result(m.ID, content("fine"))
+	},
 	"near_limit": func(s *server, m *message) {
 		s.result(m.ID, content(strings.Repeat("x", 8<<20-1000)))
 	},
-	"wrong_id":    func(s *server, m *message) { s.result(json.RawMessage(`"not-yours"`), content("wrong")) },
-	"null_id":     func(s *server, m *message) { s.result(json.RawMessage(`null`), content("wrong")) },
-	"string_id":   func(s *server, m *message) { s.result(json.RawMessage(strconv.Quote(string(m.ID))), content("wrong")) },
-	"twice":       func(s *server, m *message) { s.result(m.ID, content("first")); s.result(m.ID, content("second")) },
-	"batch":       func(s *server, m *message) { s.line(`[{"jsonrpc":"2.0","id":%s,"result":%s}]`, m.ID, content("batched")) },
-	"nesting":     func(s *server, m *message) { s.result(m.ID, `{"content":`+strings.Repeat("[", nested)+strings.Repeat("]", nested)+`}`) },
-	"bad_utf8":    func(s *server, m *message) { s.result(m.ID, "{\"content\":[{\"type\":\"text\",\"text\":\"\xff\xfe\"}]}") },
-	"dup_id":      func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":999,"id":%s,"result":%s}`, m.ID, content("dup")) },
-	"dup_result":  func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s,"result":%s,"result":%s}`, m.ID, content("one"), content("two")) },
-	"no_result":   func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s}`, m.ID) },
-	"both":        func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s,"result":%s,"error":{"code":1,"message":"x"}}`, m.ID, content("x")) },
+	"wrong_id":  func(s *server, m *message) { s.result(json.RawMessage(`"not-yours"`), content("wrong")) },
+	"null_id":   func(s *server, m *message) { s.result(json.RawMessage(`null`), content("wrong")) },
+	"string_id": func(s *server, m *message) { s.result(json.RawMessage(strconv.Quote(string(m.ID))), content("wrong")) },
+	"twice":     func(s *server, m *message) { s.result(m.ID, content("first")); s.result(m.ID, content("second")) },
+	"batch": func(s *server, m *message) {
+		s.line(`[{"jsonrpc":"2.0","id":%s,"result":%s}]`, m.ID, content("batched"))
+	},
+	"nesting": func(s *server, m *message) {
+		s.result(m.ID, `{"content":`+strings.Repeat("[", nested)+strings.Repeat("]", nested)+`}`)
+	},
+	"bad_utf8": func(s *server, m *message) {
+		s.result(m.ID, "{\"content\":[{\"type\":\"text\",\"text\":\"\xff\xfe\"}]}")
+	},
+	"dup_id": func(s *server, m *message) {
+		s.line(`{"jsonrpc":"2.0","id":999,"id":%s,"result":%s}`, m.ID, content("dup"))
+	},
+	"dup_result": func(s *server, m *message) {
+		s.line(`{"jsonrpc":"2.0","id":%s,"result":%s,"result":%s}`, m.ID, content("one"), content("two"))
+	},
+	"no_result": func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s}`, m.ID) },
+	"both": func(s *server, m *message) {
+		s.line(`{"jsonrpc":"2.0","id":%s,"result":%s,"error":{"code":1,"message":"x"}}`, m.ID, content("x"))
+	},
 	"text_result": func(s *server, m *message) { s.result(m.ID, `"text"`) },
 	"null_result": func(s *server, m *message) { s.result(m.ID, `null`) },
 	"text_error":  func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s,"error":"text"}`, m.ID) },
-	"own_error":   func(s *server, m *message) { s.line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"own words","data":[1]}}`, m.ID) },
-	"old_rpc":     func(s *server, m *message) { s.line(`{"id":%s,"result":%s}`, m.ID, content("no version")) },
-	"numbers":     func(s *server, m *message) { s.result(m.ID, `{"content":[],"structuredContent":{"big":9007199254740993,"huge":1e400,"exact":1.0},"odd":{"b":1,"a":2}}`) },
+	"own_error": func(s *server, m *message) {
+		s.line(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"own words","data":[1]}}`, m.ID)
+	},
+	"old_rpc": func(s *server, m *message) { s.line(`{"id":%s,"result":%s}`, m.ID, content("no version")) },
+	"numbers": func(s *server, m *message) {
+		s.result(m.ID, `{"content":[],"structuredContent":{"big":9007199254740993,"huge":1e400,"exact":1.0},"odd":{"b":1,"a":2}}`)
+	},
 	"close_stdout": func(*server, *message) {
 		os.Stdout.Close()
 	},
