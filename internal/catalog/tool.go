@@ -1,6 +1,16 @@
 package catalog
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"toolhub/internal/mcp"
+)
 
 // Tool is one accepted tool of a server.
 type Tool struct {
@@ -16,19 +26,43 @@ type Tool struct {
 	InputSchema jsontext.Value
 	// OutputSchema is Def's member of that name, nil when absent.
 	OutputSchema jsontext.Value
+	// Headers are the x-mcp-header annotations of the exposed definition.
+	Headers []mcp.ParamHeader
 	// Digest is a hex digest of Def. It changes with every change of it.
 	Digest string
 	// Notes tell what the exposed definition lacks of Def, nil as a rule.
 	Notes []Note
 
-	// head and tail are the exposed definition without its name.
-	head, tail []byte
+	exposed definition
+	// legacy is the exposed definition for callers of the initialize era, nil
+	// if that is no different.
+	legacy *definition
+}
+
+// definition is a tool definition around its name.
+type definition struct{ head, tail []byte }
+
+func (d *definition) append(dst []byte, name string) []byte {
+	dst = append(dst, d.head...)
+	dst = mcp.AppendString(dst, name)
+	return append(dst, d.tail...)
 }
 
 // AppendDef appends the definition under an exposed name: Def with only its
 // name replaced, without execution (tasks of the 2025-11-25 protocol are not
 // offered), and without what Notes tells of.
-func (t *Tool) AppendDef(dst []byte, exposed string) []byte { panic("later") }
+func (t *Tool) AppendDef(dst []byte, exposed string) []byte {
+	return t.exposed.append(dst, exposed)
+}
+
+// AppendLegacyDef is AppendDef for callers of the initialize era, which allows
+// no outputSchema but that of an object.
+func (t *Tool) AppendLegacyDef(dst []byte, exposed string) []byte {
+	if t.legacy != nil {
+		return t.legacy.append(dst, exposed)
+	}
+	return t.exposed.append(dst, exposed)
+}
 
 // Annotations are the hints of a tool about its behaviour (server/tools, tool
 // annotations); nil where the server says nothing.
@@ -53,4 +87,414 @@ type Hints struct {
 // not read-only, destructive, not idempotent, open world. Destructive and
 // idempotent mean something only for a tool that is not read-only, so silence
 // about them means not destructive and idempotent for one that is.
-func (a Annotations) Believe(trusted bool) Hints { panic("later") }
+func (a Annotations) Believe(trusted bool) Hints {
+	if !trusted {
+		return Hints{Destructive: true, OpenWorld: true}
+	}
+	or := func(hint *bool, otherwise bool) bool {
+		if hint != nil {
+			return *hint
+		}
+		return otherwise
+	}
+	readOnly := or(a.ReadOnly, false)
+	return Hints{
+		ReadOnly:    readOnly,
+		Destructive: or(a.Destructive, !readOnly),
+		Idempotent:  or(a.Idempotent, readOnly),
+		OpenWorld:   or(a.OpenWorld, true),
+	}
+}
+
+// member is one member of a definition by its bytes there.
+type member struct {
+	start, value, end int // of the quoted name, of the value, behind the value
+	drop              bool
+}
+
+// toolParser parses definitions one after the other.
+type toolParser struct {
+	dec     *jsontext.Decoder
+	buf     bytes.Buffer
+	members []member
+
+	tool Tool
+	// name is the index in members, -1 while there is none; replaced has new
+	// values of members by index.
+	name     int
+	replaced map[int]jsontext.Value
+	schema   int // index of inputSchema
+	output   int // index of outputSchema
+}
+
+// fault is why a definition is rejected.
+type fault struct {
+	reason Reason
+	detail string
+}
+
+func (f *fault) Error() string { return f.detail }
+
+func invalid(format string, args ...any) error {
+	return &fault{ReasonInvalidDefinition, fmt.Sprintf(format, args...)}
+}
+
+// parse checks one definition. The tool's name is set even with an error, if
+// there is one.
+func (p *toolParser) parse(def jsontext.Value) (Tool, error) {
+	p.members, p.tool, p.name, p.replaced, p.schema, p.output = p.members[:0], Tool{}, -1, nil, -1, -1
+	if bytes.ContainsAny(def, "\r\n") { // legal between tokens only
+		def = bytes.Clone(def)
+		if err := def.Compact(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
+			return p.tool, invalid("the definition is no valid JSON: %s", syntaxProblem(err))
+		}
+	}
+	p.tool.Def = def
+	if err := p.read(def); err != nil {
+		return p.tool, err
+	}
+	if p.name < 0 {
+		return p.tool, invalid("the definition has no name; a tool needs a string there")
+	}
+	if err := ValidateToolName(p.tool.Name); err != nil {
+		return p.tool, &fault{ReasonInvalidName, err.Error()}
+	}
+	if p.schema < 0 {
+		return p.tool, invalid(`there is no inputSchema; a tool without arguments has {"type":"object"}`)
+	}
+	headers, err := mcp.ParamHeaders(p.tool.InputSchema)
+	if err != nil {
+		p.tool.Notes = append(p.tool.Notes, Note{ReasonInvalidHeader, err.Error() + "; all of the tool's x-mcp-header annotations are removed"})
+		p.replace(p.schema, withoutHeaders(p.tool.InputSchema))
+	}
+	p.tool.Headers = headers
+	sum := sha256.Sum256(def)
+	p.tool.Digest = hex.EncodeToString(sum[:])
+	p.tool.exposed = p.definition(def)
+	if p.tool.OutputSchema != nil && mcp.FieldString(p.tool.OutputSchema, "type") != "object" {
+		p.members[p.output].drop = true
+		legacy := p.definition(def)
+		p.tool.legacy = &legacy
+	}
+	return p.tool, nil
+}
+
+// read goes through the members. Duplicate names at any depth, and text that is
+// not Unicode, are refused: others down the line would each make something else of it.
+func (p *toolParser) read(def jsontext.Value) error {
+	p.buf = *bytes.NewBuffer(def)
+	if p.dec == nil {
+		p.dec = jsontext.NewDecoder(&p.buf)
+	} else {
+		p.dec.Reset(&p.buf)
+	}
+	if k := def.Kind(); k != '{' {
+		return invalid("the definition is %s, not an object", kindName(k))
+	}
+	if _, err := p.dec.ReadToken(); err != nil {
+		return invalid("the definition is no valid JSON: %s", syntaxProblem(err))
+	}
+	var firstProblem error
+	for p.dec.PeekKind() != '}' {
+		raw, err := p.dec.ReadValue()
+		if err != nil {
+			return invalid("the definition is no valid JSON: %s", syntaxProblem(err))
+		}
+		name, start := text(raw), int(p.dec.InputOffset())-len(raw)
+		v, err := p.dec.ReadValue()
+		if err != nil {
+			return invalid("member %q of the definition is no valid JSON: %s", name, syntaxProblem(err))
+		}
+		end := int(p.dec.InputOffset())
+		p.members = append(p.members, member{start: start, value: end - len(v), end: end})
+		if err := p.member(name, def[end-len(v):end:end]); err != nil && firstProblem == nil {
+			firstProblem = err // and go on, for the name
+		}
+	}
+	if _, err := p.dec.ReadToken(); err != nil {
+		return invalid("the definition is no valid JSON: %s", syntaxProblem(err))
+	}
+	if len(bytes.TrimLeft(def[p.dec.InputOffset():], " \t")) > 0 {
+		return invalid("there is data behind the definition")
+	}
+	return firstProblem
+}
+
+// member checks one member as the protocol's schema demands, since clients that
+// check it refuse a whole list for one wrong member. Unknown members pass.
+func (p *toolParser) member(name string, v jsontext.Value) error {
+	at := len(p.members) - 1
+	want, optional := jsontext.Kind(0), true
+	switch name {
+	case "name":
+		p.name = at
+		want, optional = '"', false
+	case "title", "description":
+		want = '"'
+	case "inputSchema":
+		want, optional = '{', false
+	case "outputSchema", "annotations", "_meta", "execution":
+		want = '{'
+	case "icons":
+		want = '['
+	}
+	switch k := v.Kind(); {
+	case want == 0:
+		return nil
+	case k == 'n' && optional:
+		p.members[at].drop = true
+		p.tool.Notes = append(p.tool.Notes, Note{ReasonNullMember, name + " is null and is removed; an optional member is left out"})
+		return nil
+	case k != want:
+		return invalid("%s is %s, it must be %s", name, kindName(k), kindName(want))
+	}
+	switch name {
+	case "name":
+		p.tool.Name = text(v)
+	case "inputSchema":
+		p.schema, p.tool.InputSchema = at, v
+		return checkInputSchema(v)
+	case "outputSchema":
+		p.output, p.tool.OutputSchema = at, v
+	case "annotations":
+		return p.annotations(at, v)
+	case "execution":
+		p.members[at].drop = true
+		if mcp.FieldString(v, "taskSupport") == "required" {
+			return &fault{ReasonTaskRequired, `execution.taskSupport is "required", and tasks of the 2025-11-25 protocol are not offered`}
+		}
+	}
+	return nil
+}
+
+func (p *toolParser) annotations(at int, v jsontext.Value) error {
+	var nulls []mcp.Change
+	err := mcp.EachField(v, func(name string, v jsontext.Value) error {
+		var into **bool
+		switch name {
+		case "readOnlyHint":
+			into = &p.tool.Annotations.ReadOnly
+		case "destructiveHint":
+			into = &p.tool.Annotations.Destructive
+		case "idempotentHint":
+			into = &p.tool.Annotations.Idempotent
+		case "openWorldHint":
+			into = &p.tool.Annotations.OpenWorld
+		case "title":
+		default:
+			return nil
+		}
+		switch k := v.Kind(); {
+		case k == 'n':
+			nulls = append(nulls, mcp.Change{Name: name})
+			p.tool.Notes = append(p.tool.Notes, Note{ReasonNullMember, "annotations." + name + " is null and is removed; an optional member is left out"})
+		case into != nil && k != 't' && k != 'f':
+			return invalid("annotations.%s is %s, it must be true or false", name, kindName(k))
+		case into == nil && k != '"':
+			return invalid("annotations.%s is %s, it must be a string", name, kindName(k))
+		case into != nil:
+			*into = new(k == 't')
+		}
+		return nil
+	})
+	if err != nil || nulls == nil {
+		return err
+	}
+	without, err := mcp.Edit(v, nulls...)
+	if err != nil {
+		return err
+	}
+	p.replace(at, without)
+	return nil
+}
+
+func checkInputSchema(schema jsontext.Value) error {
+	var typ jsontext.Value
+	err := mcp.EachField(schema, func(keyword string, v jsontext.Value) error {
+		switch k := v.Kind(); keyword {
+		case "type":
+			typ = v
+		case "properties":
+			if k != '{' {
+				return invalid("inputSchema.properties is %s, it must be an object", kindName(k))
+			}
+		case "required":
+			if k != '[' {
+				return invalid("inputSchema.required is %s, it must be an array", kindName(k))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if typ == nil {
+		return invalid(`inputSchema has no type, it must be "object"`)
+	}
+	if text(typ) != "object" {
+		return invalid(`inputSchema.type is %.40s, it must be "object"`, typ)
+	}
+	return nil
+}
+
+func (p *toolParser) replace(at int, v jsontext.Value) {
+	if p.replaced == nil {
+		p.replaced = make(map[int]jsontext.Value, 1)
+	}
+	p.replaced[at] = v
+}
+
+// definition is what is exposed of def. As a rule nothing but the name changes,
+// and it aliases def.
+func (p *toolParser) definition(def jsontext.Value) definition {
+	intact := len(p.replaced) == 0
+	for i := range p.members {
+		intact = intact && !p.members[i].drop
+	}
+	if name := p.members[p.name]; intact {
+		return definition{head: def[:name.value:name.value], tail: def[name.end:]}
+	}
+	out := append(make([]byte, 0, len(def)), '{')
+	at := 0
+	for i, m := range p.members {
+		if m.drop {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, def[m.start:m.value]...)
+		if i == p.name {
+			at = len(out)
+		} else if v, ok := p.replaced[i]; ok {
+			out = append(out, v...)
+		} else {
+			out = append(out, def[m.value:m.end]...)
+		}
+	}
+	out = append(out, '}')
+	return definition{head: out[:at:at], tail: out[at:]}
+}
+
+// withoutHeaders is the schema without x-mcp-header annotations: the keyword in
+// schemas only, not properties that happen to have its name.
+func withoutHeaders(schema jsontext.Value) jsontext.Value {
+	const (
+		one = iota + 1
+		list
+		byName
+	)
+	var edit func(v jsontext.Value, kind int) jsontext.Value
+	edit = func(v jsontext.Value, kind int) jsontext.Value {
+		if kind == list && v.Kind() == '[' {
+			elements, err := elements(v)
+			if err != nil {
+				return v
+			}
+			out := []byte{'['}
+			for i, e := range elements {
+				if i > 0 {
+					out = append(out, ',')
+				}
+				out = append(out, edit(e, one)...)
+			}
+			return append(out, ']')
+		}
+		if v.Kind() != '{' {
+			return v
+		}
+		var changes []mcp.Change
+		change := func(name string, was jsontext.Value, kind int) {
+			if now := edit(was, kind); !bytes.Equal(was, now) {
+				changes = append(changes, mcp.Change{Name: name, Value: now})
+			}
+		}
+		_ = mcp.EachField(v, func(name string, v jsontext.Value) error { // v was parsed before
+			if kind == byName {
+				change(name, v, one)
+				return nil
+			}
+			switch name {
+			case "x-mcp-header":
+				changes = append(changes, mcp.Change{Name: name})
+			case "properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions":
+				change(name, v, byName)
+			case "items", "prefixItems", "contains", "additionalProperties", "additionalItems", "propertyNames",
+				"unevaluatedItems", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema":
+				change(name, v, list)
+			}
+			return nil
+		})
+		if changes == nil {
+			return v
+		}
+		out, err := mcp.Edit(v, changes...)
+		if err != nil {
+			return v
+		}
+		return out
+	}
+	return edit(schema, one)
+}
+
+// elements are the elements of a JSON array; they alias it.
+func elements(array jsontext.Value) ([]jsontext.Value, error) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(array), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if k := dec.PeekKind(); k != '[' {
+		return nil, fmt.Errorf("%s where an array is wanted", kindName(k))
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, err
+	}
+	var out []jsontext.Value
+	for dec.PeekKind() != ']' {
+		v, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		end := int(dec.InputOffset())
+		out = append(out, array[end-len(v):end:end])
+	}
+	_, err := dec.ReadToken()
+	return out, err
+}
+
+// text is the value of a raw JSON string, "" for any other kind.
+func text(v jsontext.Value) string {
+	if v.Kind() != '"' {
+		return ""
+	}
+	b, err := jsontext.AppendUnquote(nil, v)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func syntaxProblem(err error) string {
+	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		if e.JSONPointer != "" {
+			return fmt.Sprintf("%v at byte %d, %s", e.Err, e.ByteOffset, e.JSONPointer)
+		}
+		return fmt.Sprintf("%v at byte %d", e.Err, e.ByteOffset)
+	}
+	return "it ends too early"
+}
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "a boolean"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	}
+	return "no JSON"
+}

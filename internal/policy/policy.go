@@ -1,6 +1,10 @@
 package policy
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -9,14 +13,138 @@ import (
 )
 
 // Policy is a compiled [Spec]. It is immutable and may be used concurrently.
-type Policy struct{}
+type Policy struct {
+	spec Spec
+	// deny has the rules without a condition first, for they cost nothing;
+	// grant has the ask and allow rules, the most specific first. The first
+	// that matches in either is the one that counts.
+	deny, grant ranking
+}
+
+// rule is a compiled [Rule].
+type rule struct {
+	Rule
+	effect  Effect
+	field   string // "deny[2]"
+	rank    int    // position in its ranking
+	pattern *catalog.Pattern
+	when    *condition // nil for none
+}
 
 // Compile checks and compiles a policy. The error joins one [*SpecError] for
 // each thing that is wrong, all of them.
-func Compile(spec Spec) (*Policy, error) { panic("later") }
+func Compile(spec Spec) (*Policy, error) {
+	p := &Policy{spec: spec}
+	var problems []error
+	problem := func(field string, r Rule, format string, args ...any) {
+		problems = append(problems, &SpecError{Field: field, File: r.File, Line: r.Line, Message: fmt.Sprintf(format, args...)})
+	}
+	compile := func(effect Effect, rules []Rule) []*rule {
+		out := make([]*rule, 0, len(rules))
+		for i, r := range rules {
+			c := &rule{Rule: r, effect: effect, field: fmt.Sprintf("%s[%d]", effect, i)}
+			var err error
+			if c.pattern, err = catalog.CompilePattern(r.Tool); err != nil {
+				problem(c.field+".tool", r, "%v", err)
+			}
+			if r.When != "" {
+				if c.when, err = compileCondition(r.When); err != nil {
+					problem(c.field+".when", r, "%v", err)
+				}
+			}
+			out = append(out, c)
+		}
+		return out
+	}
+	deny, ask, allow := compile(Deny, spec.Deny), compile(Ask, spec.Ask), compile(Allow, spec.Allow)
+	switch spec.Default {
+	case "", Allow, Ask, Deny:
+	default:
+		problem("default", Rule{}, "the default is %q, %q or %q, this is %q", Allow, Ask, Deny, string(spec.Default))
+	}
+	if spec.AllowAll {
+		if len(deny)+len(ask)+len(allow) > 0 || spec.Default != "" {
+			problem(AllowAllName, Rule{}, `%s stands alone; a policy with rules says allow: ["*/*"] instead`, AllowAllName)
+		}
+		allow = compile(Allow, []Rule{{Tool: "*/*"}})
+	}
+	if problems != nil {
+		return nil, errors.Join(problems...)
+	}
+	slices.SortStableFunc(deny, func(a, b *rule) int { return compareBool(a.when != nil, b.when != nil) })
+	grant := slices.Concat(ask, allow) // ask first: it wins ties
+	slices.SortStableFunc(grant, moreSpecific)
+	p.deny, p.grant = rank(deny), rank(grant)
+	return p, nil
+}
+
+// moreSpecific orders ask and allow rules by P3; it is 0 for a tie.
+func moreSpecific(a, b *rule) int {
+	as, at := a.pattern.Literal()
+	bs, bt := b.pattern.Literal()
+	return cmp.Or(compareBool(b.when != nil, a.when != nil), cmp.Compare(bs, as), cmp.Compare(bt, at))
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// ranking is an ordered list of rules, laid out so that a decision looks only
+// at those that can concern its server.
+type ranking struct {
+	all []*rule
+	// byServer has the rules for one server only, other all the rest.
+	byServer map[string][]*rule
+	other    []*rule
+}
+
+func rank(rules []*rule) ranking {
+	r := ranking{all: rules, byServer: make(map[string][]*rule)}
+	for i, c := range rules {
+		c.rank = i
+		if id, ok := c.pattern.ServerID(); ok {
+			r.byServer[id] = append(r.byServer[id], c)
+		} else {
+			r.other = append(r.other, c)
+		}
+	}
+	return r
+}
+
+// first is the first rule, in order, whose pattern matches and that accept takes.
+func (r *ranking) first(server, tool string, accept func(*rule) bool) *rule {
+	own, other := r.byServer[server], r.other
+	for len(own)+len(other) > 0 {
+		var c *rule
+		if len(other) == 0 || len(own) > 0 && own[0].rank < other[0].rank {
+			c, own = own[0], own[1:]
+			if !c.pattern.MatchTool(tool) {
+				continue
+			}
+		} else {
+			c, other = other[0], other[1:]
+			if !c.pattern.MatchTool(tool) || !c.pattern.MatchServer(server) {
+				continue
+			}
+		}
+		if accept(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+// Spec is the policy as written.
+func (p *Policy) Spec() Spec { return p.spec }
 
 // AllowAll reports whether this is the policy that allows everything (P1).
-func (p *Policy) AllowAll() bool { panic("later") }
+func (p *Policy) AllowAll() bool { return p.spec.AllowAll }
 
 // Input is a call to decide about.
 type Input struct {
@@ -54,33 +182,90 @@ type Decision struct {
 }
 
 // Decide decides about a call (P3).
-func (p *Policy) Decide(in Input) Decision { panic("later") }
+func (p *Policy) Decide(in Input) Decision {
+	vars := &variables{in: &in, hints: in.Annotations.Believe(in.Trusted)}
+	b := &budget{left: maxTotalCost}
+	var failed string
+	accept := func(r *rule) bool {
+		var matches bool
+		matches, failed = r.matches(vars, b)
+		return matches
+	}
+	won := p.deny.first(in.Server, in.Tool, accept)
+	if won == nil {
+		won = p.grant.first(in.Server, in.Tool, accept)
+	}
+	if won == nil {
+		return p.byDefault(in.HasApprover)
+	}
+	return won.decision(failed)
+}
+
+// matches reports whether the condition lets the rule count. One that cannot be
+// evaluated counts against the call.
+func (r *rule) matches(vars *variables, b *budget) (matches bool, failed string) {
+	if r.when == nil {
+		return true, ""
+	}
+	is, failed := r.when.eval(vars, b)
+	if failed != "" {
+		return r.effect != Allow, failed
+	}
+	return is, ""
+}
+
+func (r *rule) decision(failed string) Decision {
+	d := Decision{Effect: r.effect, Rule: &r.Rule, Field: r.field, Failed: failed}
+	d.Reason = fmt.Sprintf("%s by the rule %s (%s)", past(r.effect), r.Tool, r.field)
+	switch {
+	case failed != "":
+		d.Reason += ", whose condition failed and so counts: " + failed
+	case r.when != nil:
+		d.Reason += ", whose condition is true"
+	}
+	return d
+}
+
+func past(e Effect) string {
+	switch e {
+	case Allow:
+		return "allowed"
+	case Deny:
+		return "denied"
+	}
+	return "asked about"
+}
+
+func (p *Policy) byDefault(hasApprover bool) Decision {
+	d := Decision{Effect: p.spec.Default, Field: "default"}
+	switch {
+	case d.Effect != "":
+		d.Reason = past(d.Effect) + " by the policy's default: no rule matches"
+	case hasApprover:
+		d.Effect, d.Reason = Ask, "asked about: no rule matches"
+	default:
+		d.Effect, d.Reason = Deny, "denied: no rule matches, and there is nobody to ask"
+	}
+	return d
+}
 
 // Never reports whether every call of the tool would be denied, whatever its
 // arguments, taint and time (L2): an unconditional deny rule matches, or one
 // whose condition is true and looks at none of them; or no ask or allow rule
 // can match and the default is deny. Arguments, Taint and Now are not looked at.
-func (p *Policy) Never(in Input) bool { panic("later") }
-
-// Explanation is a decision with all that did not make it (P4).
-type Explanation struct {
-	Decision Decision `json:"decision"`
-	// Hints are what the conditions were given for annotations.
-	Hints catalog.Hints `json:"annotations"`
-	// Losers are all other rules, those whose pattern matches first.
-	Losers []Loser `json:"losers"`
+func (p *Policy) Never(in Input) bool {
+	vars := &variables{in: &in, hints: in.Annotations.Believe(in.Trusted)}
+	b := &budget{left: maxTotalCost}
+	always := func(r *rule) bool {
+		if r.when != nil && r.when.varies {
+			return false
+		}
+		matches, _ := r.matches(vars, b)
+		return matches
+	}
+	if p.deny.first(in.Server, in.Tool, always) != nil {
+		return true
+	}
+	possible := func(r *rule) bool { return r.when != nil && r.when.varies || always(r) }
+	return p.grant.first(in.Server, in.Tool, possible) == nil && p.byDefault(in.HasApprover).Effect == Deny
 }
-
-// Loser is a rule that did not decide.
-type Loser struct {
-	Effect Effect `json:"effect"`
-	Rule   *Rule  `json:"rule"`
-	Field  string `json:"field"`
-	// Matched says that pattern and condition match, so that only a stronger rule won.
-	Matched bool `json:"matched"`
-	// Why says what was missing, or what was stronger.
-	Why string `json:"why"`
-}
-
-// Explain is Decide with reasons. Its decision is always Decide's.
-func (p *Policy) Explain(in Input) Explanation { panic("later") }
