@@ -29,6 +29,17 @@ type File struct {
 	// Servers are the MCP servers behind the hub, in the order of the file. In
 	// the file they are a mapping from server id to server.
 	Servers []Server `json:"servers,omitzero"`
+
+	name  string
+	lines map[string]int
+}
+
+// Problem is a problem of the file that only somebody else can find, at the
+// line of field.
+func (f *File) Problem(field, format string, args ...any) Problem {
+	d := decoder{file: f.name, lines: f.lines}
+	d.reportField(field, format, args...)
+	return d.problems[0]
 }
 
 // NATS says which NATS system carries a hub.

@@ -75,7 +75,7 @@ func Load(path string) (*File, error) {
 // errors, and its folder is what relative paths are taken from.
 func Parse(name string, data []byte) (*File, error) {
 	d := &decoder{file: name, lines: map[string]int{}}
-	f := &File{}
+	f := &File{name: name, lines: d.lines}
 	if n := d.document(data); n != nil {
 		d.lines[""] = n.Line
 		d.decode(n, reflect.ValueOf(f).Elem(), "", 0)

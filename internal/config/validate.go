@@ -39,7 +39,7 @@ func (d *decoder) validate(f *File) {
 			d.reportField("hub", "%v", err)
 		}
 	}
-	d.loopback("listen", f.Listen)
+	d.listen("listen", f.Listen)
 	d.nats(&f.NATS)
 	d.settings(&f.Settings)
 	stdio := 0
@@ -75,22 +75,19 @@ func ordinal(n int) string {
 	return strconv.Itoa(n) + suffix
 }
 
-// loopback reports an address that is no loopback host:port.
-func (d *decoder) loopback(field, addr string) {
-	if addr == "" {
-		return
-	}
+// ValidateListen reports what is wrong with an address to listen on.
+func ValidateListen(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		d.reportField(field, "%q is no address; write host:port, such as %s", addr, DefaultListen)
-		return
+		return fmt.Errorf("%q is no address; write host:port, such as %s", addr, DefaultListen)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || port != strconv.FormatUint(n, 10) {
-		d.reportField(field, "%q is no port; write a number from 0 (any free port) to 65535", port)
+		return fmt.Errorf("%q has no port; write a number from 0 (any free port) to 65535 behind the colon", addr)
 	}
 	if !isLoopback(host) {
-		d.reportField(field, "%q is not a loopback address; whoever reaches the hub may call its tools, so write 127.0.0.1, ::1 or localhost", host)
+		return fmt.Errorf("%q is not a loopback address; whoever reaches the hub may call its tools, so write 127.0.0.1, ::1 or localhost", host)
 	}
+	return nil
 }
 
 // isLoopback reports whether host is this machine and nothing else.
@@ -102,8 +99,17 @@ func isLoopback(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
+func (d *decoder) listen(field, addr string) {
+	if addr == "" {
+		return
+	}
+	if err := ValidateListen(addr); err != nil {
+		d.reportField(field, "%v", err)
+	}
+}
+
 func (d *decoder) nats(n *NATS) {
-	d.loopback("nats.listen", n.Listen)
+	d.listen("nats.listen", n.Listen)
 	if n.URL == "" {
 		if n.NKey != "" || n.Creds != "" {
 			d.reportField("nats", "has credentials but no url; the hub's own NATS server makes its own, so add url or remove nkey and creds")
