@@ -123,6 +123,8 @@ const (
 	ReasonBackend = "backend_unavailable"
 	// ReasonNoResponders: nobody serves the subject, so the call never started.
 	ReasonNoResponders = "no_responders"
+	// ReasonHandshake: the server hung up while the connection was being made.
+	ReasonHandshake = "handshake"
 	// ReasonCancelled: the caller gave up.
 	ReasonCancelled = "cancelled"
 )

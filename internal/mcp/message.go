@@ -34,8 +34,9 @@ const (
 	// Strict refuses duplicate names anywhere in the message. It is for what
 	// callers send: a policy that reads arguments must see what the server sees.
 	Strict Strictness = true
-	// Lenient refuses duplicate names in the envelope only. It is for what
-	// servers answer, which passes through as it came.
+	// Lenient refuses duplicate names in the envelope only, and takes any number
+	// as an id, since some servers echo 7 as 7.0. It is for what servers answer,
+	// which passes through as it came.
 	Lenient Strictness = false
 )
 
@@ -65,7 +66,7 @@ func ParseMessage(data []byte, strict Strictness) (Message, error) {
 		case "id":
 			if k := value.Kind(); k == 'n' {
 				return nil // seen in error responses to unparsable requests: as good as absent
-			} else if k != '"' && (k != '0' || !isInteger(value)) {
+			} else if k != '"' && (k != '0' || strict == Strict && !isInteger(value)) {
 				return invalidRequest("id must be a string or an integer")
 			}
 			m.ID = value
@@ -251,46 +252,68 @@ func (d *decoder) release() {
 	decoders.Put(d)
 }
 
+// member is where one member stands in the object that it was read from.
+type member struct {
+	name string // decoded
+	// start is the offset of the quoted name; value and end bound the value.
+	start, value, end int
+}
+
 // eachMember calls f for each member of the JSON object data, which must have
 // nothing behind it. Values alias data. Duplicate names in the object itself
 // are always refused; with Strict, in every object below it too.
 func eachMember(data []byte, strict Strictness, f func(name string, value jsontext.Value) error) error {
+	_, err := scanObject(data, strict, func(m member) error {
+		return f(m.name, jsontext.Value(data[m.value:m.end:m.end]))
+	})
+	return err
+}
+
+// scanObject is [eachMember] with offsets. It returns the offset of the closing
+// brace.
+func scanObject(data []byte, strict Strictness, f func(m member) error) (int, error) {
 	d := borrowDecoder(data, strict)
 	defer d.release()
 	if k := d.PeekKind(); k == '[' {
-		return invalidRequest("a JSON object is wanted, batches are not part of MCP")
+		return 0, invalidRequest("a JSON object is wanted, batches are not part of MCP")
 	} else if k != '{' && k != 0 {
-		return invalidRequest("a JSON object is wanted")
+		return 0, invalidRequest("a JSON object is wanted")
 	}
 	if _, err := d.ReadToken(); err != nil {
-		return parseFailure(err)
+		return 0, parseFailure(err)
 	}
 	var names nameSet
 	for d.PeekKind() != '}' {
+		m := member{start: int(d.InputOffset())}
 		tok, err := d.ReadToken()
 		if err != nil {
-			return parseFailure(err)
+			return 0, parseFailure(err)
 		}
-		name := tok.String()
-		if strict == Lenient && !names.add(name) {
-			return &Error{Code: CodeParse, Message: fmt.Sprintf("duplicate member %q", name)}
+		for data[m.start] != '"' { // white space and the comma
+			m.start++
+		}
+		m.name = tok.String()
+		if strict == Lenient && !names.add(m.name) {
+			return 0, &Error{Code: CodeParse, Message: fmt.Sprintf("duplicate member %q", m.name)}
 		}
 		v, err := d.ReadValue()
 		if err != nil {
-			return parseFailure(err)
+			return 0, parseFailure(err)
 		}
-		end := d.InputOffset()
-		if err := f(name, jsontext.Value(data[end-int64(len(v)):end:end])); err != nil {
-			return err
+		m.end = int(d.InputOffset())
+		m.value = m.end - len(v)
+		if err := f(m); err != nil {
+			return 0, err
 		}
 	}
 	if _, err := d.ReadToken(); err != nil {
-		return parseFailure(err)
+		return 0, parseFailure(err)
 	}
-	if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
-		return &Error{Code: CodeParse, Message: "data after the end of the message"}
+	end := int(d.InputOffset())
+	if rest := bytes.TrimLeft(data[end:], " \t\r\n"); len(rest) > 0 {
+		return 0, &Error{Code: CodeParse, Message: "data after the end of the message"}
 	}
-	return nil
+	return end - 1, nil
 }
 
 // nameSet is the names of one object. For the usual few members a linear

@@ -98,44 +98,76 @@ type Change struct {
 
 // Edit returns a copy of the JSON object obj with the changes made: a member
 // that is there is replaced in its place, another is appended in the order
-// given. All other bytes stay. A nil obj is an empty object. The error is an
-// [*Error] if obj is no valid JSON object.
+// given. All other bytes stay as they are, white space included. A nil obj is an
+// empty object. The error is an [*Error] if obj is no valid JSON object.
 func Edit(obj jsontext.Value, changes ...Change) (jsontext.Value, error) {
-	size := len(obj) + 2
+	if obj == nil {
+		obj = jsontext.Value("{}")
+	}
+	size := len(obj)
 	for _, c := range changes {
 		size += len(c.Name) + len(c.Value) + 4
 	}
-	out := append(make([]byte, 0, size), '{')
-	done := make([]bool, len(changes))
-	member := func(name string, v jsontext.Value) {
-		if len(out) > 1 {
-			out = append(out, ',')
+	out := make([]byte, 0, size)
+	var (
+		done     = make([]bool, len(changes))
+		copied   int  // obj[:copied] is dealt with
+		kept     bool // a member is in the output
+		last     int  // where the last member ended, that is in front of its comma
+		dropHead bool // all members so far are removed: the next one needs no comma
+	)
+	closing, err := scanObject(obj, Lenient, func(m member) error {
+		if dropHead {
+			copied, dropHead = m.start, false
 		}
-		out = AppendString(out, name)
-		out = append(out, ':')
-		out = append(out, v...)
+		change := -1
+		for i, c := range changes {
+			if c.Name == m.name {
+				change, done[i] = i, true // of two changes of one member the last one counts
+			}
+		}
+		switch {
+		case change < 0:
+			kept = true
+		case changes[change].Value != nil:
+			kept = true
+			out = append(out, obj[copied:m.value]...)
+			out = append(out, changes[change].Value...)
+			copied = m.end
+		case kept: // removed, with the comma in front of it
+			out = append(out, obj[copied:max(copied, last)]...)
+			copied = m.end
+		default: // removed, with the comma behind it
+			out = append(out, obj[copied:m.start]...)
+			copied, dropHead = m.end, true
+		}
+		last = m.end
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if obj != nil {
-		err := eachMember(obj, Lenient, func(name string, v jsontext.Value) error {
-			for i, c := range changes {
-				if c.Name == name {
-					done[i] = true
-					v = c.Value
-				}
-			}
-			if v != nil {
-				member(name, v)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
+	if dropHead {
+		copied = closing
+	}
+	if kept {
+		out = append(out, obj[copied:max(copied, last)]...)
+		copied = max(copied, last)
+	} else {
+		out = append(out, obj[copied:closing]...)
+		copied = closing
 	}
 	for i, c := range changes {
-		if !done[i] && c.Value != nil {
-			member(c.Name, c.Value)
+		if done[i] || c.Value == nil {
+			continue
 		}
+		if kept {
+			out = append(out, ',')
+		}
+		kept = true
+		out = AppendString(out, c.Name)
+		out = append(out, ':')
+		out = append(out, c.Value...)
 	}
-	return append(out, '}'), nil
+	return append(out, obj[copied:]...), nil
 }

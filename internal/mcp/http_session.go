@@ -1,0 +1,287 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// httpSession is one session of a legacy server.
+type httpSession struct {
+	id      string      // "" for a server that gives none
+	header  http.Header // what it adds to every request
+	dialect dialect
+	level   levelState
+	// stop ends its standalone stream.
+	stop context.CancelFunc
+}
+
+// handshake finds the era and opens the session of a legacy server.
+func (c *httpConn) handshake(ctx context.Context) error {
+	c.dialect = modernDialect(&c.opts)
+	if c.opts.Era != EraChoice(EraLegacy) {
+		result, _, err := c.askAs(ctx, &c.dialect, nil, &Call{Method: MethodDiscover, Timeout: c.opts.ProbeTimeout})
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		info, err := discovered(result, err)
+		if info != nil {
+			c.info.Store(info)
+			return nil
+		}
+		if c.opts.Era == EraChoice(EraModern) {
+			if f, ok := asFault(err); ok {
+				return f
+			}
+			return errNotModern(err)
+		}
+		if err != nil && !mayBeLegacy(err) {
+			return err
+		}
+	}
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	c.install(s)
+	return nil
+}
+
+// mayBeLegacy reports whether initialize may do better after server/discover
+// failed with err: a legacy server can take an unknown request without a
+// session in any way, even with a crash.
+func mayBeLegacy(err error) bool {
+	f, ok := asFault(err)
+	if !ok {
+		return false // a modern error
+	}
+	switch f.Kind {
+	case KindAuth, KindRateLimited, KindMessageTooLarge, KindInvalid:
+		return false
+	case KindTransport:
+		return f.Reason == "http_status"
+	}
+	return f.Reason != "unsupported_version"
+}
+
+// open makes a new session. The connection does not use it yet.
+func (c *httpConn) open(ctx context.Context) (*httpSession, error) {
+	d := legacyDialect(&c.opts)
+	result, id, err := c.askAs(ctx, &d, nil, &Call{Method: MethodInitialize, Params: initializeParams(&c.opts)})
+	if err != nil {
+		return nil, err
+	}
+	info, err := initialized(result)
+	if err != nil {
+		return nil, err
+	}
+	if id != "" && !isVisible(id, 1024) {
+		return nil, NewFault(KindProtocol, "invalid_session_id", "the server's session id is not 1 to 1024 visible ASCII characters")
+	}
+	s := &httpSession{id: id, header: http.Header{HeaderVersion: {info.Version}}, dialect: d}
+	s.dialect.version = info.Version
+	if id != "" {
+		s.header[HeaderSession] = []string{id}
+	}
+	if err := c.post(ctx, s, AppendRequest(nil, nil, NotifyInitialized, nil)); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		c.log.Debug("notifications/initialized was not accepted", "error", err)
+	}
+	c.info.Store(info)
+	return s, nil
+}
+
+// install makes s the session of the connection and listens to it.
+func (c *httpConn) install(s *httpSession) {
+	ctx, stop := context.WithCancel(c.ctx)
+	s.stop = stop
+	c.session.Store(s)
+	if c.opts.OnListChanged == nil {
+		return
+	}
+	c.spawn(func() {
+		rd := newEventReader(nil, c.opts.MaxMessageBytes)
+		c.reopen(func(again bool) (time.Duration, error) {
+			err := c.standalone(ctx, s, rd, again)
+			if ctx.Err() != nil {
+				err = errNoStream // this session is over
+			}
+			return rd.retry, err
+		})
+	})
+}
+
+// renewal is a new session on its way, which all calls that lost the old one
+// wait for.
+type renewal struct {
+	done    chan struct{}
+	session *httpSession
+	err     error
+}
+
+// renew replaces the session old, and returns the one that x is to use. The
+// calls that lost old at the same time get the same new one.
+func (c *httpConn) renew(x *exchange, old *httpSession) (*httpSession, error) {
+	c.renewalMu.Lock()
+	if s := c.session.Load(); s != old {
+		c.renewalMu.Unlock()
+		return s, nil
+	}
+	r := c.renewal
+	if r == nil {
+		r = &renewal{done: make(chan struct{})}
+		c.renewal = r
+		c.log.Info("the server does not know the session any more, a new one is opened")
+		// It serves all who wait, so it must outlive the call that came first. If
+		// the connection is closing it never runs, and all who wait are ended.
+		c.spawn(func() { c.replace(r, old) })
+	}
+	c.renewalMu.Unlock()
+	select {
+	case <-r.done:
+		return r.session, r.err
+	case <-x.ctx.Done():
+		return nil, x.gaveUp(false)
+	}
+}
+
+func (c *httpConn) replace(r *renewal, old *httpSession) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.opts.RequestTimeout)
+	defer cancel()
+	r.session, r.err = c.open(ctx)
+	if r.err != nil {
+		if f, ok := asFault(r.err); ok {
+			r.err = c.named(f)
+		} else if _, ok := errors.AsType[*Error](r.err); !ok {
+			r.err = Unavailable(c.opts.Server, ReasonBackend, "the session is lost and couldn't be renewed: %v", r.err)
+		}
+	} else {
+		old.stop()
+		c.install(r.session)
+	}
+	c.renewalMu.Lock()
+	c.renewal = nil
+	c.renewalMu.Unlock()
+	close(r.done)
+	if r.err == nil {
+		c.changed(c.Info().listChanged()...) // who knows what the restart changed
+	}
+}
+
+// bye ends the session, whether or not the server knows how.
+func (c *httpConn) bye(ctx context.Context, s *httpSession) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	header, err := c.header(ctx, s)
+	if err != nil {
+		return
+	}
+	resp, err := c.do(ctx, http.MethodDelete, header, nil, nil)
+	if err != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
+	_ = resp.Body.Close()
+}
+
+// standalone runs the GET stream of a session once. Nothing on it belongs to a
+// call.
+func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventReader, again bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	idle := time.AfterFunc(c.opts.ListenIdleTimeout, cancel)
+	defer idle.Stop()
+	resp, err := c.get(ctx, s, rd.lastID)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusOK && isEventStream(resp):
+	case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotImplemented:
+		return errNoStream
+	default:
+		return errors.New("status " + resp.Status)
+	}
+	if again {
+		c.changed(c.Info().listChanged()...)
+	}
+	rd.reopen(&busyReader{resp.Body, idle, c.opts.ListenIdleTimeout})
+	for {
+		ev, err := rd.next()
+		if err != nil {
+			return err
+		}
+		m, ok := c.parse(ev)
+		switch {
+		case !ok:
+		case m.IsRequest():
+			c.notify(ctx, s, c.refusal(&m))
+		case m.IsNotification() && c.general(m.Method):
+		default:
+			c.stats.unattributed.Add(1)
+		}
+	}
+}
+
+// listenOnce runs a subscriptions/listen request until its stream ends.
+func (c *httpConn) listenOnce(params jsontext.Value, opened func()) (time.Duration, error) {
+	x, err := c.begin(c.ctx, &Call{Method: MethodListen, Params: params, Notify: func(method string, _ jsontext.Value) {
+		if method == NotifyAcknowledged {
+			opened()
+		}
+	}}, &c.dialect)
+	if err != nil {
+		return 0, err
+	}
+	defer x.finish()
+	idle := time.AfterFunc(c.opts.ListenIdleTimeout, func() { x.cancel(errIdle) })
+	defer idle.Stop()
+	x.traffic = func() { idle.Reset(c.opts.ListenIdleTimeout) }
+	_, err = c.exchange(x, nil)
+	if f, ok := asFault(err); ok && f.Reason == "http_status" && final(f) {
+		err = errNoStream
+	}
+	return x.retry, maybeNoStream(err)
+}
+
+var errIdle = errors.New("the stream was silent for too long")
+
+// final reports whether a status says that there is no such thing.
+func final(f *Fault) bool {
+	status := string(Field(f.Details, "status"))
+	return status == "404" || status == "405" || status == "501"
+}
+
+func (c *httpConn) get(ctx context.Context, s *httpSession, lastID string) (*http.Response, error) {
+	header, err := c.header(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	header["Accept"] = []string{"text/event-stream"}
+	if lastID != "" && len(lastID) <= 4<<10 && isHeaderValue(lastID) {
+		header["Last-Event-Id"] = []string{lastID}
+	}
+	return c.do(ctx, http.MethodGet, header, nil, nil)
+}
+
+// busyReader puts off the idle timer with every byte.
+type busyReader struct {
+	io.Reader
+	idle  *time.Timer
+	limit time.Duration
+}
+
+func (r *busyReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.idle.Reset(r.limit)
+	}
+	return n, err
+}

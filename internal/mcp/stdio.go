@@ -1,0 +1,356 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Pipe leads to a server that speaks newline-delimited JSON (2026-07-28,
+// basic/transports/stdio): a process that the caller started, or anything else.
+type Pipe struct {
+	// Out is the server's standard input, In its standard output. Closing either
+	// must end a Read or Write of it that blocks.
+	Out io.WriteCloser
+	In  io.ReadCloser
+}
+
+// ConnectStdio makes a connection to the server behind pipe, which it owns from
+// now on: it is closed when the connection ends, or with the error. ctx bounds
+// the handshake. An error with [ReasonHandshake] says that the server hung up
+// during it; some legacy servers do when the first request is not initialize,
+// so that a new process with the era pinned to legacy may fare better.
+//
+// A write never blocks a call beyond its ctx; a server that stops reading is
+// noticed by the timeouts of the calls to it.
+func ConnectStdio(ctx context.Context, pipe Pipe, opts ConnectOptions) (Conn, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &stdioConn{hop: newHop(opts), pipe: pipe, out: newOutbox(), calls: make(map[uint64]*pendingCall)}
+	c.spawn(c.read)
+	c.spawn(c.write)
+	if err := c.handshake(ctx); err != nil {
+		why := c.Err()
+		_ = c.end(nil)
+		c.hangUp()
+		c.tasks.Wait()
+		if why != nil && ctx.Err() == nil {
+			return nil, Unavailable(opts.Server, ReasonHandshake, "the server ended the connection during the handshake: %v", why)
+		}
+		return nil, c.named(err)
+	}
+	if info := c.Info(); info.Era == EraModern {
+		c.keepListening(info, c.listenOnce)
+	}
+	return c, nil
+}
+
+type stdioConn struct {
+	*hop
+	pipe    Pipe
+	out     *outbox
+	dialect dialect // fixed after the handshake
+	turns   turns
+	level   levelState
+
+	callsMu sync.Mutex
+	calls   map[uint64]*pendingCall // by our id
+	// alone is the call that runs alone, nil when none does: what the server
+	// sends without naming a call belongs to it.
+	alone *pendingCall
+}
+
+// pendingCall is a call that waits for its answer. The reader puts what belongs
+// to it into inbox; when that is full it waits, so that a flood slows down the
+// server and not the memory.
+type pendingCall struct {
+	*exchange
+	inbox chan inbound
+	gone  chan struct{} // closed when nobody reads inbox any more
+}
+
+type inbound struct {
+	m   *Message
+	err error
+}
+
+func (c *stdioConn) Call(ctx context.Context, call *Call) (jsontext.Value, error) {
+	x, err := c.begin(ctx, call, &c.dialect)
+	if err != nil {
+		return nil, err
+	}
+	takes, alone := c.turnOf(x)
+	if takes {
+		if err := c.turns.take(x.ctx, alone, c.opts.QueueTimeout); err != nil {
+			defer x.finish()
+			if errors.Is(err, errNoTurn) {
+				return nil, &Fault{
+					Kind: KindTimeout, Reason: ReasonStdioQueue, Retryable: true, Server: c.opts.Server,
+					Message: "the call waited " + c.opts.QueueTimeout.String() + " for its turn on the server's stdio connection and was not sent",
+				}
+			}
+			return nil, x.gaveUp(false)
+		}
+		defer c.turns.give(alone)
+	}
+	defer x.finish() // before the turn goes to the next one
+	if c.dialect.era == EraLegacy {
+		if err := c.level.raise(x, c.ask); err != nil {
+			return nil, err
+		}
+	}
+	return c.roundTrip(x, alone)
+}
+
+// turnOf says whether a call has to wait for a turn, and for one of its own.
+// Only what may make the server do something takes part: lists and pings go
+// past the queue.
+func (c *stdioConn) turnOf(x *exchange) (takes, alone bool) {
+	if c.dialect.era != EraLegacy {
+		return false, false
+	}
+	switch x.Method {
+	case MethodToolsCall, "prompts/get", "resources/read", "completion/complete":
+		return true, x.asks || x.level != 0 && c.Info().Has("logging")
+	}
+	return false, false
+}
+
+func (c *stdioConn) roundTrip(x *exchange, alone bool) (jsontext.Value, error) {
+	p := &pendingCall{exchange: x, inbox: make(chan inbound, 16), gone: make(chan struct{})}
+	x.reply = func(_ context.Context, body []byte) { c.jump(body) }
+	c.callsMu.Lock()
+	c.calls[x.id] = p
+	if alone {
+		c.alone = p
+	}
+	c.callsMu.Unlock()
+	defer func() {
+		c.callsMu.Lock()
+		delete(c.calls, x.id)
+		if alone {
+			c.alone = nil
+		}
+		c.callsMu.Unlock()
+		close(p.gone)
+	}()
+	queued := c.out.push(x.body)
+	x.clock.start(x.Call, func(f *Fault) { x.cancel(f) })
+	for {
+		select {
+		case in := <-p.inbox:
+			if in.err != nil {
+				return nil, in.err
+			}
+			if x.handle(in.m) {
+				return answer(in.m)
+			}
+		case <-x.ctx.Done():
+			// The answer may have come before the connection ended.
+			for {
+				select {
+				case in := <-p.inbox:
+					if in.err == nil && x.handle(in.m) {
+						return answer(in.m)
+					}
+					continue
+				default:
+				}
+				break
+			}
+			sent := !c.out.withdraw(queued)
+			if x.wantsCancel(sent) {
+				c.jump(x.cancellation())
+			}
+			return nil, x.gaveUp(sent)
+		}
+	}
+}
+
+// ask makes a request of the connection's own.
+func (c *stdioConn) ask(ctx context.Context, method string, params jsontext.Value) (jsontext.Value, error) {
+	return c.askAs(ctx, &c.dialect, &Call{Method: method, Params: params, Timeout: c.opts.RequestTimeout})
+}
+
+func (c *stdioConn) askAs(ctx context.Context, d *dialect, call *Call) (jsontext.Value, error) {
+	x, err := c.begin(ctx, call, d)
+	if err != nil {
+		return nil, err
+	}
+	defer x.finish()
+	return c.roundTrip(x, false)
+}
+
+func (c *stdioConn) jump(body []byte) {
+	if !c.out.jump(body) {
+		c.stats.dropped.Add(1)
+		c.log.Warn("message dropped: the server does not read its input")
+	}
+}
+
+func (c *stdioConn) write() {
+	if err := c.out.run(c.pipe.Out, c.done); err != nil {
+		c.fail(Unavailable(c.opts.Server, ReasonBackend, "couldn't write to the server: %v", err))
+	}
+}
+
+func (c *stdioConn) read() {
+	lines := newLineReader(c.pipe.In, c.opts.MaxMessageBytes)
+	for {
+		line, err := lines.next()
+		if long, ok := errors.AsType[*longLineError](err); ok {
+			c.tooLong(long)
+			continue
+		}
+		if len(line) > 0 {
+			m, parseErr := ParseMessage(line, Lenient)
+			if parseErr != nil {
+				if c.stats.noise.Add(1) == 1 {
+					c.log.Warn("the server writes lines that are no JSON-RPC messages to its standard output; they are ignored", "bytes", len(line))
+				}
+			} else {
+				c.dispatch(&m)
+			}
+		}
+		if err != nil {
+			why := "the server closed its output"
+			if !errors.Is(err, io.EOF) {
+				why = "couldn't read from the server: " + err.Error()
+			}
+			c.fail(Unavailable(c.opts.Server, ReasonBackend, "%s", why))
+			return
+		}
+	}
+}
+
+// dispatch brings a message to the call that it belongs to.
+func (c *stdioConn) dispatch(m *Message) {
+	var p *pendingCall
+	switch {
+	case m.IsResponse():
+		if p = c.answered(m.ID); p == nil {
+			c.stats.unknownID.Add(1)
+			c.log.Debug("response without a request ignored")
+			return
+		}
+	case m.IsRequest():
+		if c.modern() { // such servers must not ask, and may not be answered
+			c.stats.refused.Add(1)
+			return
+		}
+		if p = c.soleOwner(m); p == nil {
+			c.jump(c.refusal(m))
+			return
+		}
+	case m.Method == NotifyProgress:
+		p = c.byToken(Field(m.Params, MetaProgressToken))
+	case m.Method == NotifyAcknowledged:
+		p = c.byToken(Field(Field(m.Params, "_meta"), MetaSubscriptionID))
+	case c.general(m.Method):
+		return
+	default:
+		p = c.soleOwner(m)
+	}
+	if p == nil {
+		c.stats.unattributed.Add(1)
+		return
+	}
+	p.put(inbound{m: m})
+}
+
+func (p *pendingCall) put(in inbound) {
+	select {
+	case p.inbox <- in:
+	case <-p.gone:
+	}
+}
+
+// answered finds the call that a response is for. A second response finds none.
+func (c *stdioConn) answered(id jsontext.Value) *pendingCall {
+	n, ok := ourID(id)
+	if !ok {
+		return nil
+	}
+	c.callsMu.Lock()
+	defer c.callsMu.Unlock()
+	p := c.calls[n]
+	delete(c.calls, n)
+	return p
+}
+
+func (c *stdioConn) byToken(token jsontext.Value) *pendingCall {
+	n, ok := ourID(token)
+	if !ok {
+		return nil
+	}
+	c.callsMu.Lock()
+	defer c.callsMu.Unlock()
+	return c.calls[n]
+}
+
+// soleOwner is the call that a message without any reference to one certainly
+// belongs to: on a legacy connection the one that runs alone; on a modern one
+// the only call, or for a log message the only call that wants such messages.
+// It is nil where more than one comes into question: what belongs to one caller
+// must not reach another.
+func (c *stdioConn) soleOwner(m *Message) *pendingCall {
+	c.callsMu.Lock()
+	defer c.callsMu.Unlock()
+	if !c.modern() {
+		return c.alone
+	}
+	var sole *pendingCall
+	for _, p := range c.calls {
+		if p.Method == MethodListen || m.Method == NotifyMessage && p.level == 0 {
+			continue
+		}
+		if sole != nil {
+			return nil
+		}
+		sole = p
+	}
+	return sole
+}
+
+// tooLong fails the call that a skipped line was for, as far as that is known.
+func (c *stdioConn) tooLong(e *longLineError) {
+	c.stats.tooLarge.Add(1)
+	c.log.Warn("message from the server skipped: it is too large", "bytes", e.size, "limit", e.limit)
+	if id := e.answeredID(); id != nil {
+		if p := c.answered(id); p != nil {
+			f := NewFault(KindMessageTooLarge, "line_too_large", "the server's answer has %d bytes, beyond the limit of %d bytes", e.size, e.limit)
+			f.Server = c.opts.Server
+			p.put(inbound{err: f})
+		}
+	}
+}
+
+// fail ends the connection because it is broken.
+func (c *stdioConn) fail(why *Fault) {
+	if c.end(why) {
+		c.hangUp()
+	}
+}
+
+func (c *stdioConn) hangUp() {
+	_ = c.pipe.Out.Close()
+	_ = c.pipe.In.Close()
+}
+
+// Close closes the server's input, which asks it to exit, and waits for the end
+// of its output. When ctx ends first its output is closed too.
+func (c *stdioConn) Close(ctx context.Context) error {
+	_ = c.end(nil)
+	_ = c.pipe.Out.Close()
+	err := c.wait(ctx)
+	_ = c.pipe.In.Close()
+	if err != nil {
+		c.tasks.Wait() // nothing can hold it up any more
+	}
+	return err
+}
