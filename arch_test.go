@@ -79,7 +79,6 @@ var bans = []ban{
 	{"internal/catalog internal/policy", "", "net/", direct, "pure: no I/O"},
 	{"internal/catalog internal/policy", "", "os", direct, "pure: no I/O"},
 	{"internal/catalog internal/policy", "", "os/", direct, "pure: no I/O"},
-	{"internal/catalog internal/policy", "", "sync", direct, "pure: nothing shared, no goroutines"},
 	{"internal/ cmd/", "", "encoding/json", direct, "it matches keys of any case and takes the last duplicate (docs/decisions/0004)"},
 	{"internal/ cmd/", "", "log", direct, "loggers are slog and injected"},
 	{"internal/ cmd/ examples/", "", "toolhub/integration/", linking, "nothing uses tests"},
