@@ -1,13 +1,40 @@
 // Package embedded runs the NATS server inside the process of a single-node
 // hub. It is the only package outside tests that links nats-server.
+//
+//	<state>/hub.lock        held while the server runs
+//	<state>/nats/           what JetStream keeps
+//	<state>/keys/hub.nk     nkey seed of the hub's own processes (mode 0600)
+//	<state>/keys/admin.nk   nkey seed of the operator (mode 0600)
+//	<state>/client.json     where the server listens: {"url", "nkey"} (mode 0600)
 package embedded
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/gofrs/flock"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+)
+
+const (
+	defaultHost       = "127.0.0.1"
+	defaultMaxPayload = 8 << 20
+	defaultMaxStore   = 4 << 30
+	// Consumers of watches live in memory; nothing else does.
+	maxMemory = 64 << 20
+	// A peer that is gone without a word is noticed after two of these.
+	pingInterval = 5 * time.Second
 )
 
 // Config says where the server keeps its state and listens.
@@ -22,37 +49,243 @@ type Config struct {
 	Port int
 	// NoListener leaves the listener out: only this process can connect.
 	NoListener bool
-	// MaxPayload bounds one message on the wire, 0 is 8 MiB.
+	// MaxPayload bounds one message on the wire in bytes, 0 is 8 MiB.
 	MaxPayload int
-	// MaxStore bounds what JetStream keeps on disk, 0 is 4 GiB.
+	// MaxStore bounds what JetStream keeps on disk in bytes, 0 is 4 GiB.
 	MaxStore int64
 	// Logger gets the server's own log; nil discards it.
 	Logger *slog.Logger
 }
 
+// Validate reports what is wrong with c, naming the field.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.StateDir == "" {
+		errs = append(errs, errors.New("state_dir: is empty, name the directory that the hub keeps its state in"))
+	}
+	if c.Host != "" && c.Host != "localhost" {
+		if ip := net.ParseIP(c.Host); ip == nil || !ip.IsLoopback() {
+			errs = append(errs, fmt.Errorf("nats.listen: host %q is no loopback address, use 127.0.0.1 (a hub for several machines uses a NATS server of its own: nats.url)", c.Host))
+		}
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		errs = append(errs, fmt.Errorf("nats.listen: port %d is not between 0 and 65535", c.Port))
+	}
+	if c.MaxPayload < 0 || c.MaxPayload > 64<<20 {
+		errs = append(errs, fmt.Errorf("max payload: %d bytes is not between 0 and 64 MiB", c.MaxPayload))
+	}
+	if c.MaxStore < 0 {
+		errs = append(errs, fmt.Errorf("max store: %d bytes is negative", c.MaxStore))
+	}
+	return errors.Join(errs...)
+}
+
 // Server is a running NATS server.
-type Server struct{}
+type Server struct {
+	ns       *server.Server
+	lock     *flock.Flock
+	stateDir string
+	url      string
+	shutdown sync.Once
+}
 
 // Start starts the server and returns once it takes connections. A state
 // directory in use, one that cannot be written or a port in use is an error at
 // once that names it.
-func Start(ctx context.Context, cfg Config) (*Server, error) { return nil, errors.New("not yet") }
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	dir, err := filepath.Abs(cfg.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("state_dir %q: %w", cfg.StateDir, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("state_dir %q: couldn't make the directory: %w", cfg.StateDir, err)
+	}
+	lock, err := acquire(filepath.Join(dir, "hub.lock"))
+	if err != nil {
+		return nil, fmt.Errorf("state_dir %q: %w", cfg.StateDir, err)
+	}
+	s := &Server{lock: lock, stateDir: dir}
+	if err := s.start(cfg); err != nil {
+		s.Shutdown()
+		return nil, err
+	}
+	return s, nil
+}
+
+// acquire takes the lock that keeps a second server off the state directory:
+// NATS itself would start happily and destroy it.
+func acquire(path string) (*flock.Flock, error) {
+	lock := flock.New(path, flock.SetPermissions(0o600))
+	ok, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("couldn't lock %s: %w", path, err)
+	}
+	if !ok {
+		return nil, fmt.Errorf("another hub is using it (it holds the lock %s)", path)
+	}
+	return lock, nil
+}
+
+func (s *Server) start(cfg Config) error {
+	hubKey, err := ensureKey(s.NKeyFile())
+	if err != nil {
+		return err
+	}
+	adminKey, err := ensureKey(s.AdminNKeyFile())
+	if err != nil {
+		return err
+	}
+	host := cfg.Host
+	if host == "" {
+		host = defaultHost
+	}
+	opts := &server.Options{
+		ServerName:         "toolhub-" + strconv.Itoa(os.Getpid()),
+		DontListen:         cfg.NoListener,
+		Host:               host,
+		Port:               cfg.Port,
+		JetStream:          true,
+		StoreDir:           filepath.Join(s.stateDir, "nats"),
+		JetStreamMaxStore:  cfg.MaxStore,
+		JetStreamMaxMemory: maxMemory,
+		// What is acknowledged survives a loss of power; the stream of events
+		// opts out for itself.
+		SyncAlways:      true,
+		MaxPayload:      int32(cfg.MaxPayload), //nolint:gosec // Validate bounds it
+		MaxControlLine:  4096,
+		PingInterval:    pingInterval,
+		MaxPingsOut:     2,
+		NoSigs:          true,
+		NoSystemAccount: false,
+		Nkeys: []*server.NkeyUser{
+			{Nkey: hubKey},
+			{Nkey: adminKey},
+		},
+	}
+	if cfg.Port == 0 {
+		opts.Port = server.RANDOM_PORT
+	}
+	if cfg.MaxPayload == 0 {
+		opts.MaxPayload = defaultMaxPayload
+	}
+	if cfg.MaxStore == 0 {
+		opts.JetStreamMaxStore = defaultMaxStore
+	}
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		return fmt.Errorf("couldn't set up the NATS server: %w", err)
+	}
+	s.ns = ns
+	log := newLogger(cfg.Logger)
+	ns.SetLoggerV2(log, false, false, false)
+	// Start returns once the listener is bound; what went wrong it only logs.
+	ns.Start()
+	if text := log.fatal(); text != "" {
+		return explain(text, cfg, host)
+	}
+	if !ns.JetStreamEnabled() {
+		return fmt.Errorf("state_dir %q: JetStream did not start", cfg.StateDir)
+	}
+	if cfg.NoListener {
+		return nil
+	}
+	addr := ns.Addr()
+	if addr == nil {
+		return explain("no listener", cfg, host)
+	}
+	s.url = "nats://" + addr.String()
+	return s.writeClientFile()
+}
+
+// explain turns what the server logged as fatal into an error that names the
+// setting to change.
+func explain(text string, cfg Config, host string) error {
+	if strings.Contains(text, "listen") || strings.Contains(text, "port") {
+		return fmt.Errorf("nats.listen %q: %s", net.JoinHostPort(host, strconv.Itoa(cfg.Port)), text)
+	}
+	return fmt.Errorf("state_dir %q: %s", cfg.StateDir, text)
+}
+
+// ClientFile is what client.json holds: how the commands of this machine reach
+// the hub that runs here.
+type ClientFile struct {
+	URL  string `json:"url"`
+	NKey string `json:"nkey"`
+}
+
+// ReadClientFile reads client.json of a state directory. It is there while a
+// server with a listener runs, and after a crash until the next start.
+func ReadClientFile(stateDir string) (ClientFile, error) {
+	var c ClientFile
+	data, err := os.ReadFile(clientPath(stateDir))
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return c, fmt.Errorf("%s: %w", clientPath(stateDir), err)
+	}
+	return c, nil
+}
+
+func clientPath(stateDir string) string { return filepath.Join(stateDir, "client.json") }
+
+func (s *Server) writeClientFile() error {
+	data, err := json.Marshal(ClientFile{URL: s.url, NKey: s.AdminNKeyFile()})
+	if err != nil {
+		return err
+	}
+	return writeFile(clientPath(s.stateDir), append(data, '\n'))
+}
 
 // InProcess is how this process connects, together with NKeyFile.
-func (s *Server) InProcess() nats.InProcessConnProvider { return nil }
+func (s *Server) InProcess() nats.InProcessConnProvider { return s.ns }
 
 // NKeyFile is the file with the credentials of the hub's own processes.
-func (s *Server) NKeyFile() string { return "" }
+func (s *Server) NKeyFile() string { return filepath.Join(s.stateDir, "keys", "hub.nk") }
 
 // AdminNKeyFile is the file with the operator's credentials.
-func (s *Server) AdminNKeyFile() string { return "" }
+func (s *Server) AdminNKeyFile() string { return filepath.Join(s.stateDir, "keys", "admin.nk") }
 
 // URL is where the server listens, "" without a listener.
-func (s *Server) URL() string { return "" }
+func (s *Server) URL() string { return s.url }
 
 // ClientCommand is the beginning of a command line of the stock nats CLI that
 // reaches this server, "" without a listener.
-func (s *Server) ClientCommand() string { return "" }
+func (s *Server) ClientCommand() string {
+	if s.url == "" {
+		return ""
+	}
+	return "nats --server " + s.url + " --nkey " + shellQuote(s.AdminNKeyFile())
+}
 
-// Shutdown stops the server and waits. Close all connections to it first.
-func (s *Server) Shutdown() {}
+// shellQuote quotes a path for a POSIX shell if it needs that.
+func shellQuote(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+,:@%", r))
+	}) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// Shutdown stops the server and waits. Close all connections to it first: one
+// that is open stays reconnecting to a server that never comes back.
+func (s *Server) Shutdown() {
+	s.shutdown.Do(func() {
+		if s.url != "" {
+			os.Remove(clientPath(s.stateDir))
+		}
+		if s.ns != nil {
+			s.ns.Shutdown()
+			s.ns.WaitForShutdown()
+		}
+		// The lock file stays: to remove it would let two others lock two files.
+		s.lock.Unlock()
+	})
+}
