@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -118,28 +117,25 @@ func (h *hop) spawn(task func()) {
 	}
 }
 
-// begin starts a call. The caller must end the exchange with finish.
-func (h *hop) begin(ctx context.Context, call *Call, d *dialect) (*exchange, error) {
-	out, err := translate(call, h.nextID.Add(1), d)
-	if err != nil {
-		return nil, h.named(err)
-	}
-	x := &exchange{outgoing: out, hop: h, era: d.era}
-	x.ctx, x.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+// begin starts a call as x, which is new. The caller must end it with finish.
+func (h *hop) begin(ctx context.Context, x *exchange, call *Call, d *dialect) error {
 	if ctx.Err() != nil {
-		x.cancel(context.Cause(ctx)) // at once, not a moment later
+		return context.Cause(ctx)
 	}
-	x.left = context.AfterFunc(ctx, func() { x.cancel(context.Cause(ctx)) })
+	x.Call, x.id, x.hop, x.era = call, h.nextID.Add(1), h, d.era
+	if err := x.translate(d); err != nil {
+		return h.named(err)
+	}
+	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		x.left()
 		x.cancel(nil)
-		return nil, h.gone(h.err)
+		return h.gone(h.err)
 	}
 	h.tasks.Add(1)
 	h.exchanges[x] = struct{}{}
-	return x, nil
+	return nil
 }
 
 // gone is the fault of a call that found the connection closed.
@@ -200,63 +196,29 @@ func (h *hop) refusal(m *Message) []byte {
 
 // exchange is one call in progress.
 type exchange struct {
-	*outgoing
-	hop *hop
-	era Era
-	// ctx ends with the caller's, by the stopwatch and with the connection. After
-	// left, which reports whether it had an effect, the caller's does not count.
-	ctx    context.Context
+	outgoing
+	hop    *hop
+	era    Era
+	ctx    context.Context // the caller's, ended also by the stopwatch and by the connection's end
 	cancel context.CancelCauseFunc
-	left   func() bool
 	clock  stopwatch
 	// reply sends a response to a request of the server's. It must end with ctx.
 	reply func(ctx context.Context, body []byte)
-
-	// What only HTTP has: the session id of the answer; the reconnection time that
-	// the stream asked for; what hears of each byte of the stream, nil if nobody;
-	// what is left to do for the stream when the call is over, nil for nothing.
-	sessionID string
-	retry     time.Duration
-	traffic   func()
-	linger    func()
 
 	tasks sync.WaitGroup // the requests of the server's that are being answered
 	mu    sync.Mutex
 	asked map[string]context.CancelFunc // them by raw id
 }
 
-// finish ends the exchange and waits for what it started, but for the rest of an
-// answered stream, which the connection waits for.
+// finish ends the exchange and waits for what it started.
 func (x *exchange) finish() {
 	x.clock.stop()
-	x.left()
-	x.withdraw()
-	x.tasks.Wait()
-	if x.linger != nil {
-		go func() {
-			defer x.end()
-			x.linger()
-		}()
-		return
-	}
-	x.end()
-}
-
-func (x *exchange) end() {
 	x.cancel(nil)
+	x.tasks.Wait()
 	x.hop.mu.Lock()
 	delete(x.hop.exchanges, x)
 	x.hop.mu.Unlock()
 	x.hop.tasks.Done()
-}
-
-// withdraw ends what is being done to answer the server's own requests.
-func (x *exchange) withdraw() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, cancel := range x.asked {
-		cancel()
-	}
 }
 
 // gaveUp is the error of a call whose ctx has ended; sent says that the server

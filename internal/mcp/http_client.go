@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
@@ -68,30 +69,53 @@ type httpConn struct {
 	session   atomic.Pointer[httpSession] // nil on a modern connection
 	renewalMu sync.Mutex
 	renewal   *renewal // in progress, nil when there is none
+
+	// unended counts the streams in a row that the server left open after the
+	// answer ([httpConn.drain]).
+	unended atomic.Int32
+}
+
+// httpExchange is one call over HTTP.
+type httpExchange struct {
+	exchange
+	session *httpSession // nil for a modern server and for initialize
+	trace   httptrace.ClientTrace
+	// sent says that there was a connection for the request, so that the server
+	// may have got it. Only the goroutine of the call uses it.
+	sent bool
+	// sessionID is the one that the answer came with.
+	sessionID string
+	// retry is the reconnection time that the stream asked for, 0 for none.
+	retry time.Duration
+	// traffic hears of each read of the stream, nil if nobody wants to know.
+	traffic func()
 }
 
 func (c *httpConn) Call(ctx context.Context, call *Call) (jsontext.Value, error) {
 	s := c.session.Load()
+	x := &httpExchange{session: s}
 	if s == nil {
-		x, err := c.begin(ctx, call, &c.dialect)
-		if err != nil {
+		if err := c.begin(ctx, &x.exchange, call, &c.dialect); err != nil {
 			return nil, err
 		}
 		defer x.finish()
-		return c.exchange(x, nil)
+		result, err := c.exchange(x)
+		if call.Method == MethodDiscover {
+			c.checkEra(result, err)
+		}
+		return result, err
 	}
-	x, err := c.begin(ctx, call, &s.dialect)
-	if err != nil {
+	if err := c.begin(ctx, &x.exchange, call, &s.dialect); err != nil {
 		return nil, err
 	}
 	defer x.finish()
 	for again := false; ; again = true {
-		if err := s.level.raise(x, func(ctx context.Context, method string, params jsontext.Value) (jsontext.Value, error) {
-			return c.ask(ctx, s, &Call{Method: method, Params: params})
+		if err := x.session.level.raise(&x.exchange, func(ctx context.Context, method string, params jsontext.Value) (jsontext.Value, error) {
+			return c.ask(ctx, x.session, &Call{Method: method, Params: params})
 		}); err != nil {
 			return nil, err
 		}
-		result, err := c.exchange(x, s)
+		result, err := c.exchange(x)
 		lost, ok := errors.AsType[*sessionLostError](err)
 		if !ok {
 			return result, err
@@ -99,75 +123,89 @@ func (c *httpConn) Call(ctx context.Context, call *Call) (jsontext.Value, error)
 		if again { // once is bad luck, twice is the server's way
 			return nil, lost.fault
 		}
-		if s, err = c.renew(x, s); err != nil {
+		if err := c.renew(x); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// ask makes a request of the connection's own; s is nil for a modern one and for
-// initialize.
+// ask makes a request of the connection's own in the session s.
 func (c *httpConn) ask(ctx context.Context, s *httpSession, call *Call) (jsontext.Value, error) {
-	d := &c.dialect
-	if s != nil {
-		d = &s.dialect
-	}
-	result, _, err := c.askAs(ctx, d, s, call)
-	return result, err
+	x := &httpExchange{session: s}
+	return c.askAs(ctx, x, &s.dialect, call)
 }
 
-// askAs also returns the session id of the answer.
-func (c *httpConn) askAs(ctx context.Context, d *dialect, s *httpSession, call *Call) (jsontext.Value, string, error) {
+// askAs makes a request of the connection's own as x, which is new.
+func (c *httpConn) askAs(ctx context.Context, x *httpExchange, d *dialect, call *Call) (jsontext.Value, error) {
 	if call.Timeout == 0 {
 		call.Timeout = c.opts.RequestTimeout
 	}
-	x, err := c.begin(ctx, call, d)
-	if err != nil {
-		return nil, "", err
+	if err := c.begin(ctx, &x.exchange, call, d); err != nil {
+		return nil, err
 	}
 	defer x.finish()
-	result, err := c.exchange(x, s)
+	result, err := c.exchange(x)
 	if lost, ok := errors.AsType[*sessionLostError](err); ok {
 		err = lost.fault
 	}
-	return result, x.sessionID, err
+	return result, err
 }
 
 // exchange sends the call and reads its answer. Besides the errors of Call it
 // can be a [*sessionLostError].
-func (c *httpConn) exchange(x *exchange, s *httpSession) (jsontext.Value, error) {
-	x.reply = func(ctx context.Context, body []byte) { c.notify(ctx, s, body) }
-	header, err := c.header(x.ctx, s)
+func (c *httpConn) exchange(x *httpExchange) (jsontext.Value, error) {
+	header, err := c.header(x.ctx, x.session)
 	if err != nil {
 		return nil, err
 	}
 	header["Content-Type"] = jsonType
 	if x.era == EraModern {
-		header[HeaderVersion] = []string{LatestModern}
-		header[HeaderMethod] = []string{x.Method}
-		if x.name != "" {
-			header[HeaderName] = []string{EncodeHeader(x.name)}
+		if err := c.modernHeaders(header, x); err != nil {
+			return nil, err
 		}
-		for name, value := range x.Headers {
-			key := http.CanonicalHeaderKey(name)
-			if !strings.HasPrefix(key, HeaderParamPrefix) || !isToken(key) || !isHeaderValue(value) {
-				return nil, c.named(NewFault(KindInvalid, "headers", "%q is no Mcp-Param-* header, or its value is not encoded", name))
-			}
-			header[key] = []string{value}
-		}
+	} else {
+		s := x.session
+		x.reply = func(ctx context.Context, body []byte) { c.notify(ctx, s, body) }
 	}
-	x.clock.start(x.Call, func(f *Fault) { x.cancel(f) })
-	var sent sentFlag
-	resp, err := c.do(x.ctx, http.MethodPost, header, x.body, &sent)
+	x.clock.start(x.Call, x.expire)
+	x.trace.GetConn, x.trace.GotConn = x.getConn, x.gotConn
+	resp, err := c.do(httptrace.WithClientTrace(x.ctx, &x.trace), http.MethodPost, header, x.body)
 	if err != nil {
-		return nil, c.broken(x, s, sent.get(), err)
+		return nil, c.broken(x, err)
 	}
-	x.sessionID = resp.Header.Get(HeaderSession)
-	return c.answer(x, s, resp)
+	if x.era == EraLegacy {
+		x.sessionID = resp.Header.Get(HeaderSession)
+	}
+	return c.answer(x, resp)
+}
+
+func (x *httpExchange) expire(f *Fault) { x.cancel(f) }
+
+// getConn is called before each attempt: the transport makes another one only
+// if nothing was written in the last.
+func (x *httpExchange) getConn(string)                { x.sent = false }
+func (x *httpExchange) gotConn(httptrace.GotConnInfo) { x.sent = true }
+
+// modernHeaders adds the headers that mirror the request.
+func (c *httpConn) modernHeaders(header http.Header, x *httpExchange) error {
+	values := [...]string{x.Method, EncodeHeader(x.name)}
+	header[HeaderVersion] = modernVersion
+	header[HeaderMethod] = values[0:1:1]
+	if x.name != "" {
+		header[HeaderName] = values[1:2:2]
+	}
+	for name, value := range x.Headers {
+		key := http.CanonicalHeaderKey(name)
+		if !strings.HasPrefix(key, HeaderParamPrefix) || !isToken(key) || !isHeaderValue(value) {
+			return c.named(NewFault(KindInvalid, "headers", "%q is no Mcp-Param-* header, or its value is not encoded", name))
+		}
+		header[key] = []string{value}
+	}
+	return nil
 }
 
 // answer reads what a POST was answered with, and closes it.
-func (c *httpConn) answer(x *exchange, s *httpSession, resp *http.Response) (jsontext.Value, error) {
+func (c *httpConn) answer(x *httpExchange, resp *http.Response) (jsontext.Value, error) {
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	kind = strings.ToLower(strings.TrimSpace(kind))
 	switch encoding := resp.Header.Get("Content-Encoding"); {
@@ -175,11 +213,11 @@ func (c *httpConn) answer(x *exchange, s *httpSession, resp *http.Response) (jso
 		_ = resp.Body.Close()
 		return nil, c.named(NewFault(KindProtocol, "content_encoding", "the server's answer has the content encoding %q although none was asked for", short(encoding)))
 	case resp.StatusCode >= 300:
-		return nil, c.refused(x, s, resp, kind)
+		return nil, c.refused(x, resp, kind)
 	case resp.StatusCode == http.StatusOK && kind == "text/event-stream":
-		return c.stream(x, s, resp)
+		return c.stream(x, resp)
 	case resp.StatusCode == http.StatusOK && kind == "application/json":
-		body, err := c.body(x, s, resp)
+		body, err := c.body(x, resp)
 		if err != nil {
 			return nil, err
 		}
@@ -201,7 +239,7 @@ func (c *httpConn) answer(x *exchange, s *httpSession, resp *http.Response) (jso
 }
 
 // body reads a whole body into one buffer, as far as it is within the limit.
-func (c *httpConn) body(x *exchange, s *httpSession, resp *http.Response) ([]byte, error) {
+func (c *httpConn) body(x *httpExchange, resp *http.Response) ([]byte, error) {
 	defer resp.Body.Close()
 	limit := c.opts.MaxMessageBytes
 	if resp.ContentLength > int64(limit) {
@@ -214,7 +252,7 @@ func (c *httpConn) body(x *exchange, s *httpSession, resp *http.Response) ([]byt
 	case errors.Is(err, errTooLarge):
 		return nil, c.tooLarge("more", limit)
 	}
-	return nil, c.broken(x, s, true, err)
+	return nil, c.broken(x, err)
 }
 
 func (c *httpConn) tooLarge(size string, limit int) error {
@@ -280,61 +318,36 @@ func (c *httpConn) header(ctx context.Context, s *httpSession) (http.Header, err
 	return header, nil
 }
 
-var jsonType = []string{"application/json"}
+// Header values that requests share; nobody changes them.
+var (
+	jsonType      = []string{"application/json"}
+	modernVersion = []string{LatestModern}
+)
 
 // do makes one request; a redirect is an answer like any other.
-func (c *httpConn) do(ctx context.Context, method string, header http.Header, body []byte, sent *sentFlag) (*http.Response, error) {
+func (c *httpConn) do(ctx context.Context, method string, header http.Header, body []byte) (*http.Response, error) {
 	req := (&http.Request{
 		Method: method, URL: c.url, Host: c.url.Host, Header: header,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}).WithContext(ctx)
 	if body != nil {
 		req.ContentLength = int64(len(body))
-		req.Body = newRequestBody(body, sent)
+		// In this very form, which the transport sends in one piece with the header.
+		req.Body = io.NopCloser(bytes.NewReader(body))
 		// The transport uses it when nothing was written to a connection that
 		// turned out to be closed already.
-		req.GetBody = func() (io.ReadCloser, error) { return newRequestBody(body, sent), nil }
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
 	return c.rt.RoundTrip(req)
 }
 
-// sentFlag says whether a request may have left.
-type sentFlag struct{ set atomic.Bool }
-
-func (f *sentFlag) get() bool { return f.set.Load() }
-
-// requestBody notices when the transport first reads it. Before, it has found
-// no connection, and nothing has left: the header is written with the body.
-type requestBody struct {
-	bytes.Reader
-	sent *sentFlag
-}
-
-func newRequestBody(body []byte, sent *sentFlag) *requestBody {
-	b := &requestBody{sent: sent}
-	b.Reset(body)
-	return b
-}
-
-func (b *requestBody) Read(p []byte) (int, error) {
-	b.sent.set.Store(true)
-	return b.Reader.Read(p)
-}
-
-func (b *requestBody) WriteTo(w io.Writer) (int64, error) {
-	b.sent.set.Store(true)
-	return b.Reader.WriteTo(w)
-}
-
-func (b *requestBody) Close() error { return nil }
-
 // broken is the error of a call whose request or answer failed with err.
-func (c *httpConn) broken(x *exchange, s *httpSession, sent bool, err error) error {
+func (c *httpConn) broken(x *httpExchange, err error) error {
 	if x.ctx.Err() != nil {
-		c.tellCancelled(x, s, sent)
-		return x.gaveUp(sent)
+		c.tellCancelled(x)
+		return x.gaveUp(x.sent)
 	}
-	if !sent {
+	if !x.sent {
 		return &Fault{Kind: KindTransport, Reason: "connect", Retryable: true, Server: c.opts.Server, Message: "couldn't connect to the server: " + plainError(err)}
 	}
 	return OutcomeUnknown(c.opts.Server, "the connection broke before the answer was complete: %s", plainError(err))
@@ -342,11 +355,11 @@ func (c *httpConn) broken(x *exchange, s *httpSession, sent bool, err error) err
 
 // tellCancelled tells a legacy server that the call is given up; a modern one
 // has seen it by the closed connection.
-func (c *httpConn) tellCancelled(x *exchange, s *httpSession, sent bool) {
-	if x.era != EraLegacy || !x.wantsCancel(sent) {
+func (c *httpConn) tellCancelled(x *httpExchange) {
+	if x.era != EraLegacy || !x.wantsCancel(x.sent) {
 		return
 	}
-	body := x.cancellation()
+	s, body := x.session, x.cancellation()
 	c.spawn(func() { c.notify(c.ctx, s, body) })
 }
 
@@ -381,13 +394,11 @@ func (c *httpConn) post(ctx context.Context, s *httpSession, body []byte) error 
 		return err
 	}
 	header["Content-Type"] = jsonType
-	var sent sentFlag
-	resp, err := c.do(ctx, http.MethodPost, header, body, &sent)
+	resp, err := c.do(ctx, http.MethodPost, header, body)
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be used again
+	c.drain(resp)
 	if resp.StatusCode >= 300 {
 		return errors.New("status " + resp.Status)
 	}

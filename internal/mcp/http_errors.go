@@ -19,7 +19,7 @@ func (e *sessionLostError) Error() string { return e.fault.Error() }
 
 // refused is the error of a call that was answered with a status that is no
 // success; it reads and closes the answer.
-func (c *httpConn) refused(x *exchange, s *httpSession, resp *http.Response, kind string) error {
+func (c *httpConn) refused(x *httpExchange, resp *http.Response, kind string) error {
 	defer resp.Body.Close()
 	status := resp.StatusCode
 	var rpc *Error
@@ -31,7 +31,7 @@ func (c *httpConn) refused(x *exchange, s *httpSession, resp *http.Response, kin
 	if resp.ContentLength <= int64(limit) {
 		body, err := readBody(resp.Body, resp.ContentLength, limit)
 		if x.ctx.Err() != nil {
-			c.tellCancelled(x, s, true)
+			c.tellCancelled(x)
 			return x.gaveUp(true)
 		}
 		if err == nil && kind == "application/json" {
@@ -44,7 +44,7 @@ func (c *httpConn) refused(x *exchange, s *httpSession, resp *http.Response, kin
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusTooManyRequests:
 		return fault
-	case s != nil && s.id != "" && sessionLost(status, rpc, forUs):
+	case x.session != nil && x.session.id != "" && sessionLost(status, rpc, forUs):
 		return &sessionLostError{fault}
 	case rpc != nil && status >= 400 && status < 500:
 		return rpc

@@ -24,7 +24,7 @@ type httpSession struct {
 func (c *httpConn) handshake(ctx context.Context) error {
 	c.dialect = modernDialect(&c.opts)
 	if c.opts.Era != EraChoice(EraLegacy) {
-		result, _, err := c.askAs(ctx, &c.dialect, nil, &Call{Method: MethodDiscover, Timeout: c.opts.ProbeTimeout})
+		result, err := c.askAs(ctx, new(httpExchange), &c.dialect, &Call{Method: MethodDiscover, Timeout: c.opts.ProbeTimeout})
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -71,10 +71,12 @@ func mayBeLegacy(err error) bool {
 // open makes a new session. The connection does not use it yet.
 func (c *httpConn) open(ctx context.Context) (*httpSession, error) {
 	d := legacyDialect(&c.opts)
-	result, id, err := c.askAs(ctx, &d, nil, &Call{Method: MethodInitialize, Params: initializeParams(&c.opts)})
+	x := new(httpExchange)
+	result, err := c.askAs(ctx, x, &d, &Call{Method: MethodInitialize, Params: initializeParams(&c.opts)})
 	if err != nil {
 		return nil, err
 	}
+	id := x.sessionID
 	info, err := initialized(result)
 	if err != nil {
 		return nil, err
@@ -125,13 +127,15 @@ type renewal struct {
 	err     error
 }
 
-// renew replaces the session old, and returns the one that x is to use. The
-// calls that lost old at the same time get the same new one.
-func (c *httpConn) renew(x *exchange, old *httpSession) (*httpSession, error) {
+// renew gives x another session than the one that it lost. The calls that lost
+// the same one at the same time get the same new one.
+func (c *httpConn) renew(x *httpExchange) error {
+	old := x.session
 	c.renewalMu.Lock()
 	if s := c.session.Load(); s != old {
 		c.renewalMu.Unlock()
-		return s, nil
+		x.session = s
+		return nil
 	}
 	r := c.renewal
 	if r == nil {
@@ -145,9 +149,10 @@ func (c *httpConn) renew(x *exchange, old *httpSession) (*httpSession, error) {
 	c.renewalMu.Unlock()
 	select {
 	case <-r.done:
-		return r.session, r.err
+		x.session = r.session
+		return r.err
 	case <-x.ctx.Done():
-		return nil, x.gaveUp(false)
+		return x.gaveUp(false)
 	}
 }
 
@@ -155,15 +160,21 @@ func (c *httpConn) replace(r *renewal, old *httpSession) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.opts.RequestTimeout)
 	defer cancel()
 	r.session, r.err = c.open(ctx)
-	if r.err != nil {
-		if f, ok := asFault(r.err); ok {
-			r.err = c.named(f)
-		} else if _, ok := errors.AsType[*Error](r.err); !ok {
-			r.err = Unavailable(c.opts.Server, ReasonBackend, "the session is lost and couldn't be renewed: %v", r.err)
-		}
-	} else {
+	rpc, refused := errors.AsType[*Error](r.err)
+	fault, ok := asFault(r.err)
+	switch {
+	case r.err == nil:
 		old.stop()
 		c.install(r.session)
+	case refused:
+		r.err = Unavailable(c.opts.Server, ReasonBackend, "the session is lost and the server refuses a new one: %v", rpc)
+	case ok:
+		r.err = c.named(fault)
+	default:
+		r.err = Unavailable(c.opts.Server, ReasonBackend, "the session is lost and couldn't be renewed: %v", r.err)
+	}
+	if refused || ok && fault.Kind == KindProtocol {
+		_ = c.end(r.err) // it may be a server of another era now: the owner finds out with a new connection
 	}
 	c.renewalMu.Lock()
 	c.renewal = nil
@@ -171,6 +182,21 @@ func (c *httpConn) replace(r *renewal, old *httpSession) {
 	close(r.done)
 	if r.err == nil {
 		c.changed(c.Info().listChanged()...) // who knows what the restart changed
+	}
+}
+
+// checkEra ends the connection if an answer to server/discover shows that the
+// server behind the URL is no modern one any more: a new connection finds out
+// what it is.
+func (c *httpConn) checkEra(result jsontext.Value, err error) {
+	rpc, answered := errors.AsType[*Error](err)
+	switch {
+	case err != nil && !answered: // that says nothing about the era
+	case answered && (rpc.Code == CodeInternal || rpc.Code == CodeHeaderMismatch || rpc.Code == CodeMissingCapability):
+	default:
+		if info, why := discovered(result, err); info == nil {
+			_ = c.end(c.named(errNotModern(why)))
+		}
 	}
 }
 
@@ -182,12 +208,9 @@ func (c *httpConn) bye(ctx context.Context, s *httpSession) {
 	if err != nil {
 		return
 	}
-	resp, err := c.do(ctx, http.MethodDelete, header, nil, nil)
-	if err != nil {
-		return
+	if resp, err := c.do(ctx, http.MethodDelete, header, nil); err == nil {
+		_ = resp.Body.Close()
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
-	_ = resp.Body.Close()
 }
 
 // standalone runs the GET stream of a session once. Nothing on it belongs to a
@@ -232,19 +255,19 @@ func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventRead
 
 // listenOnce runs a subscriptions/listen request until its stream ends.
 func (c *httpConn) listenOnce(params jsontext.Value, opened func()) (time.Duration, error) {
-	x, err := c.begin(c.ctx, &Call{Method: MethodListen, Params: params, Notify: func(method string, _ jsontext.Value) {
+	x := new(httpExchange)
+	if err := c.begin(c.ctx, &x.exchange, &Call{Method: MethodListen, Params: params, Notify: func(method string, _ jsontext.Value) {
 		if method == NotifyAcknowledged {
 			opened()
 		}
-	}}, &c.dialect)
-	if err != nil {
+	}}, &c.dialect); err != nil {
 		return 0, err
 	}
 	defer x.finish()
 	idle := time.AfterFunc(c.opts.ListenIdleTimeout, func() { x.cancel(errIdle) })
 	defer idle.Stop()
 	x.traffic = func() { idle.Reset(c.opts.ListenIdleTimeout) }
-	_, err = c.exchange(x, nil)
+	_, err := c.exchange(x)
 	if f, ok := asFault(err); ok && f.Reason == "http_status" && final(f) {
 		err = errNoStream
 	}
@@ -268,7 +291,7 @@ func (c *httpConn) get(ctx context.Context, s *httpSession, lastID string) (*htt
 	if lastID != "" && len(lastID) <= 4<<10 && isHeaderValue(lastID) {
 		header["Last-Event-Id"] = []string{lastID}
 	}
-	return c.do(ctx, http.MethodGet, header, nil, nil)
+	return c.do(ctx, http.MethodGet, header, nil)
 }
 
 // busyReader puts off the idle timer with every byte.

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -15,33 +16,36 @@ const maxResumes = 5
 // stream reads the event stream that answers a call. One of a legacy server that
 // breaks off is resumed; one of a modern server never is, since its end is the
 // call's.
-func (c *httpConn) stream(x *exchange, s *httpSession, resp *http.Response) (jsontext.Value, error) {
+func (c *httpConn) stream(x *httpExchange, resp *http.Response) (jsontext.Value, error) {
 	rd := newEventReader(x.noticing(resp.Body), c.opts.MaxMessageBytes)
 	defer func() { x.retry = rd.retry }()
 	for resumes := 0; ; {
 		m, err := c.nextAnswer(x, rd)
 		if err == nil {
-			c.drain(x, resp)
+			if rd.err == nil { // else it has ended, and is done with
+				c.drain(resp)
+			}
+			_ = resp.Body.Close()
 			return answer(&m)
 		}
 		_ = resp.Body.Close()
 		if f, ok := asFault(err); ok {
 			c.stats.tooLarge.Add(1)
 			x.cancel(f) // nobody reads the rest
-			c.tellCancelled(x, s, true)
+			c.tellCancelled(x)
 			return nil, c.named(f)
 		}
 		if x.ctx.Err() != nil {
-			return nil, c.broken(x, s, true, err)
+			return nil, c.broken(x, err)
 		}
 		for {
 			if x.era == EraModern || rd.lastID == "" || resumes == maxResumes {
 				return nil, OutcomeUnknown(c.opts.Server, "the server ended the stream without an answer, the call may have run: %s", plainError(err))
 			}
 			resumes++
-			if resp, err = c.resume(x, s, rd); err != nil {
+			if resp, err = c.resume(x, rd); err != nil {
 				if x.ctx.Err() != nil {
-					return nil, c.broken(x, s, true, err)
+					return nil, c.broken(x, err)
 				}
 				continue
 			}
@@ -56,7 +60,7 @@ func (c *httpConn) stream(x *exchange, s *httpSession, resp *http.Response) (jso
 }
 
 // nextAnswer reads events up to the answer.
-func (c *httpConn) nextAnswer(x *exchange, rd *eventReader) (Message, error) {
+func (c *httpConn) nextAnswer(x *httpExchange, rd *eventReader) (Message, error) {
 	for {
 		ev, err := rd.next()
 		if err != nil {
@@ -84,7 +88,7 @@ func (c *httpConn) parse(ev serverEvent) (Message, bool) {
 }
 
 // resume waits as long as the server asked for and asks for the rest.
-func (c *httpConn) resume(x *exchange, s *httpSession, rd *eventReader) (*http.Response, error) {
+func (c *httpConn) resume(x *httpExchange, rd *eventReader) (*http.Response, error) {
 	wait := time.Second
 	if rd.retry > 0 {
 		wait = min(rd.retry, 30*time.Second)
@@ -96,18 +100,24 @@ func (c *httpConn) resume(x *exchange, s *httpSession, rd *eventReader) (*http.R
 	case <-x.ctx.Done():
 		return nil, x.ctx.Err()
 	}
-	return c.get(x.ctx, s, rd.lastID)
+	return c.get(x.ctx, x.session, rd.lastID)
 }
 
-// drain lets a stream that has given its answer come to its end, which is on its
-// way, so that the connection can be used again. The caller does not wait.
-func (c *httpConn) drain(x *exchange, resp *http.Response) {
-	const patience, most = 100 * time.Millisecond, 4 << 10
-	x.linger = func() {
-		defer resp.Body.Close()
-		timer := time.AfterFunc(patience, func() { _ = resp.Body.Close() })
-		defer timer.Stop()
-		_, _ = io.CopyN(io.Discard, resp.Body, most)
+// drain reads the little that may be left of an answer, such as the end of its
+// stream, which is on its way, so that the connection can be used again. A server
+// that leaves its streams open is waited for only a few times.
+func (c *httpConn) drain(resp *http.Response) {
+	const patience, most, tries = 5 * time.Millisecond, 4 << 10, 3
+	defer resp.Body.Close()
+	if c.unended.Load() >= tries {
+		return
+	}
+	timer := time.AfterFunc(patience, func() { _ = resp.Body.Close() })
+	defer timer.Stop()
+	if _, err := io.CopyN(io.Discard, resp.Body, most); errors.Is(err, io.EOF) {
+		c.unended.Store(0)
+	} else {
+		c.unended.Add(1)
 	}
 }
 
@@ -118,7 +128,7 @@ func isEventStream(resp *http.Response) bool {
 }
 
 // noticing is r, with traffic called whenever something comes.
-func (x *exchange) noticing(r io.Reader) io.Reader {
+func (x *httpExchange) noticing(r io.Reader) io.Reader {
 	if x.traffic == nil {
 		return r
 	}

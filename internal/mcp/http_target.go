@@ -17,8 +17,8 @@ type HTTPTarget struct {
 	// fragment.
 	URL string
 	// Headers go with every request. Those that the connection sets itself are
-	// refused: accept*, authorization, content-*, host, mcp-*, last-event-id and
-	// the hop-by-hop ones.
+	// refused: accept*, authorization, content-*, host, mcp-*, last-event-id,
+	// idempotency keys and the hop-by-hop ones.
 	Headers map[string]string
 	// Token returns the bearer token of a request, "" for none. It is called for
 	// each request with that request's ctx. Nil: no token. It is refused for
@@ -92,6 +92,7 @@ func isLoopback(host string) bool {
 }
 
 var reservedHeaders = map[string]bool{
+	"Idempotency-Key": true, "X-Idempotency-Key": true, // they make the transport repeat requests
 	"Authorization": true, "Host": true, "Last-Event-Id": true, "Expect": true,
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authenticate": true, "Proxy-Authorization": true,
 	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,

@@ -32,24 +32,23 @@ type outgoing struct {
 
 const reservedMeta = "io.modelcontextprotocol/"
 
-// translate makes the request that call becomes on this connection: all of its
+// translate makes the body that the call becomes on this connection: all of its
 // params stay byte for byte but _meta. The error is a [*Fault] of kind invalid.
-func translate(call *Call, id uint64, d *dialect) (*outgoing, error) {
-	o := &outgoing{Call: call, id: id}
-	b := make([]byte, 0, len(call.Params)+len(call.Method)+len(d.client)+256)
+func (o *outgoing) translate(d *dialect) error {
+	b := make([]byte, 0, len(o.Params)+len(o.Method)+len(d.client)+256)
 	b = append(b, `{"jsonrpc":"2.0","id":`...)
-	b = strconv.AppendUint(b, id, 10)
+	b = strconv.AppendUint(b, o.id, 10)
 	b = append(b, `,"method":`...)
-	b = AppendString(b, call.Method)
-	if call.Params != nil || d.era == EraModern {
+	b = AppendString(b, o.Method)
+	if o.Params != nil || d.era == EraModern {
 		b = append(b, `,"params":`...)
 		var err error
 		if b, err = o.appendParams(b, d); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	o.body = append(b, '}')
-	return o, nil
+	return nil
 }
 
 func (o *outgoing) appendParams(b []byte, d *dialect) ([]byte, error) {

@@ -119,9 +119,9 @@ func initialized(result jsontext.Value) (*ServerInfo, error) {
 // errNotModern is for a server that was to be modern and is not.
 func errNotModern(err error) error {
 	if err == nil {
-		return NewFault(KindProtocol, "not_modern", "the era is set to modern, but the server does not answer server/discover as MCP %s demands", LatestModern)
+		return NewFault(KindProtocol, "not_modern", "the server does not answer server/discover as MCP %s demands", LatestModern)
 	}
-	return NewFault(KindProtocol, "not_modern", "the era is set to modern, but server/discover failed: %v", err)
+	return NewFault(KindProtocol, "not_modern", "the server is to be a modern one, but server/discover failed: %v", err)
 }
 
 // short bounds text of a server's in a message of ours.

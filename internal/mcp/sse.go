@@ -67,11 +67,11 @@ func (e *eventReader) next() (serverEvent, error) {
 		value = bytes.TrimPrefix(value, []byte{' '})
 		switch string(name) { // the empty name is a comment
 		case "data":
-			if len(ev.data)+len(value)+1 > e.max {
-				return serverEvent{}, e.tooLarge()
-			}
 			if hasData {
 				ev.data = append(ev.data, '\n')
+			}
+			if len(ev.data)+len(value) > e.max {
+				return serverEvent{}, e.tooLarge()
 			}
 			ev.data = append(ev.data, value...) // out of the buffer, whose bytes do not last
 			hasData = true
@@ -116,7 +116,7 @@ func (e *eventReader) line() ([]byte, error) {
 			return line, nil
 		}
 		scanned = e.end - e.pos
-		if scanned > e.max {
+		if scanned > e.max+len("data: ") {
 			return nil, e.tooLarge()
 		}
 		if err := e.fill(); err != nil {

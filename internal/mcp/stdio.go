@@ -69,9 +69,13 @@ type stdioConn struct {
 // to it into inbox; when that is full it waits, so that a flood slows down the
 // server and not the memory.
 type pendingCall struct {
-	*exchange
+	exchange
 	inbox chan inbound
 	gone  chan struct{} // closed when nobody reads inbox any more
+}
+
+func newPendingCall() *pendingCall {
+	return &pendingCall{inbox: make(chan inbound, 16), gone: make(chan struct{})}
 }
 
 type inbound struct {
@@ -80,8 +84,8 @@ type inbound struct {
 }
 
 func (c *stdioConn) Call(ctx context.Context, call *Call) (jsontext.Value, error) {
-	x, err := c.begin(ctx, call, &c.dialect)
-	if err != nil {
+	x := newPendingCall()
+	if err := c.begin(ctx, &x.exchange, call, &c.dialect); err != nil {
 		return nil, err
 	}
 	takes, alone := c.turnOf(x)
@@ -100,7 +104,7 @@ func (c *stdioConn) Call(ctx context.Context, call *Call) (jsontext.Value, error
 	}
 	defer x.finish() // before the turn goes to the next one
 	if c.dialect.era == EraLegacy {
-		if err := c.level.raise(x, c.ask); err != nil {
+		if err := c.level.raise(&x.exchange, c.ask); err != nil {
 			return nil, err
 		}
 	}
@@ -110,7 +114,7 @@ func (c *stdioConn) Call(ctx context.Context, call *Call) (jsontext.Value, error
 // turnOf says whether a call has to wait for a turn, and for one of its own.
 // Only what may make the server do something takes part: lists and pings go
 // past the queue.
-func (c *stdioConn) turnOf(x *exchange) (takes, alone bool) {
+func (c *stdioConn) turnOf(x *pendingCall) (takes, alone bool) {
 	if c.dialect.era != EraLegacy {
 		return false, false
 	}
@@ -121,13 +125,12 @@ func (c *stdioConn) turnOf(x *exchange) (takes, alone bool) {
 	return false, false
 }
 
-func (c *stdioConn) roundTrip(x *exchange, alone bool) (jsontext.Value, error) {
-	p := &pendingCall{exchange: x, inbox: make(chan inbound, 16), gone: make(chan struct{})}
+func (c *stdioConn) roundTrip(x *pendingCall, alone bool) (jsontext.Value, error) {
 	x.reply = func(_ context.Context, body []byte) { c.jump(body) }
 	c.callsMu.Lock()
-	c.calls[x.id] = p
+	c.calls[x.id] = x
 	if alone {
-		c.alone = p
+		c.alone = x
 	}
 	c.callsMu.Unlock()
 	defer func() {
@@ -137,31 +140,21 @@ func (c *stdioConn) roundTrip(x *exchange, alone bool) (jsontext.Value, error) {
 			c.alone = nil
 		}
 		c.callsMu.Unlock()
-		close(p.gone)
+		close(x.gone)
 	}()
 	queued := c.out.push(x.body)
 	x.clock.start(x.Call, func(f *Fault) { x.cancel(f) })
 	for {
 		select {
-		case in := <-p.inbox:
-			if in.err != nil {
-				return nil, in.err
-			}
-			if x.handle(in.m) {
-				return answer(in.m)
+		case in := <-x.inbox:
+			if done, result, err := x.receive(in); done {
+				return result, err
 			}
 		case <-x.ctx.Done():
-			// The answer may have come before the connection ended.
-			for {
-				select {
-				case in := <-p.inbox:
-					if in.err == nil && x.handle(in.m) {
-						return answer(in.m)
-					}
-					continue
-				default:
+			for range len(x.inbox) { // the answer may have come just before
+				if done, result, err := x.receive(<-x.inbox); done {
+					return result, err
 				}
-				break
 			}
 			sent := !c.out.withdraw(queued)
 			if x.wantsCancel(sent) {
@@ -172,14 +165,26 @@ func (c *stdioConn) roundTrip(x *exchange, alone bool) (jsontext.Value, error) {
 	}
 }
 
+// receive deals with what came for the call; done says that it is the end of it.
+func (p *pendingCall) receive(in inbound) (done bool, result jsontext.Value, err error) {
+	switch {
+	case in.err != nil:
+		return true, nil, in.err
+	case p.handle(in.m):
+		result, err = answer(in.m)
+		return true, result, err
+	}
+	return false, nil, nil
+}
+
 // ask makes a request of the connection's own.
 func (c *stdioConn) ask(ctx context.Context, method string, params jsontext.Value) (jsontext.Value, error) {
 	return c.askAs(ctx, &c.dialect, &Call{Method: method, Params: params, Timeout: c.opts.RequestTimeout})
 }
 
 func (c *stdioConn) askAs(ctx context.Context, d *dialect, call *Call) (jsontext.Value, error) {
-	x, err := c.begin(ctx, call, d)
-	if err != nil {
+	x := newPendingCall()
+	if err := c.begin(ctx, &x.exchange, call, d); err != nil {
 		return nil, err
 	}
 	defer x.finish()
