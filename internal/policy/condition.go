@@ -22,7 +22,7 @@ const (
 	// and per ten characters of a string looked at).
 	maxCost = 100_000
 	// maxTotalCost bounds all evaluations of one decision.
-	maxTotalCost = 1_000_000
+	maxTotalCost = 300_000
 	// maxWhenBytes, maxWhenDepth and maxRegexp bound what is compiled.
 	maxWhenBytes = 8 << 10
 	maxWhenDepth = 64
@@ -140,23 +140,20 @@ func conditionProblem(issues *cel.Issues) string {
 	return s
 }
 
-// budget is what one decision may still spend on conditions.
-type budget struct{ left uint64 }
-
 // eval evaluates the condition. Failed says why there is no answer, without
 // anything that a caller sent.
-func (c *condition) eval(vars *variables, b *budget) (is bool, failed string) {
-	if b.left == 0 {
+func (c *condition) eval(e *evaluation) (is bool, failed string) {
+	if e.left == 0 {
 		return false, "the conditions of this decision cost more than allowed"
 	}
-	out, details, err := c.program.Eval(vars)
+	out, details, err := c.program.Eval(e.vars)
 	spent := uint64(maxCost)
 	if details != nil && details.ActualCost() != nil {
 		spent = *details.ActualCost()
 	}
-	b.left -= min(b.left, spent)
+	e.left -= min(e.left, spent)
 	if err != nil {
-		return false, vars.failure(err)
+		return false, e.vars.failure(err)
 	}
 	value, ok := out.(types.Bool)
 	if !ok {
@@ -180,7 +177,7 @@ func (v *variables) failure(err error) string {
 		return "a member that the condition reads is not there; has() tests for it"
 	case strings.Contains(text, "no such overload"):
 		return "an operation of the condition does not fit the type of a value"
-	case strings.Contains(text, "divide by zero"), strings.Contains(text, "modulus by zero"), strings.Contains(text, "overflow"):
+	case strings.Contains(text, "division by zero"), strings.Contains(text, "modulus by zero"), strings.Contains(text, "overflow"):
 		return "a calculation of the condition has no result"
 	case strings.Contains(text, "index out of bounds"):
 		return "a list that the condition reads is too short"

@@ -31,8 +31,9 @@ type Loser struct {
 // Explain is Decide with reasons. Its decision is always Decide's.
 func (p *Policy) Explain(in Input) Explanation {
 	d := p.Decide(in)
-	vars := &variables{in: &in, hints: in.Annotations.Believe(in.Trusted)}
-	e := Explanation{Decision: d, Hints: vars.hints, Losers: []Loser{}}
+	var shared evaluation
+	shared.begin(in)
+	e := Explanation{Decision: d, Hints: shared.vars.hints, Losers: []Loser{}}
 	rules := slices.Concat(p.deny.all, p.grant.all)
 	var won *rule
 	for _, r := range rules {
@@ -54,7 +55,8 @@ func (p *Policy) Explain(in Input) Explanation {
 		default:
 			// Each on a budget of its own: the decision is made already.
 			var failed string
-			l.Matched, failed = r.matches(vars, &budget{left: maxTotalCost})
+			shared.left = maxTotalCost
+			l.Matched, failed = r.matches(&shared)
 			switch {
 			case !l.Matched && failed != "":
 				l.Why = "its condition failed, which is no match for an allow rule: " + failed

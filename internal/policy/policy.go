@@ -29,6 +29,9 @@ type rule struct {
 	rank    int    // position in its ranking
 	pattern *catalog.Pattern
 	when    *condition // nil for none
+	// says is the decision that the rule makes where its condition does not
+	// fail, made once so that deciding costs no more than matching.
+	says Decision
 }
 
 // Compile checks and compiles a policy. The error joins one [*SpecError] for
@@ -52,6 +55,7 @@ func Compile(spec Spec) (*Policy, error) {
 					problem(c.field+".when", r, "%v", err)
 				}
 			}
+			c.says = c.decision("")
 			out = append(out, c)
 		}
 		return out
@@ -183,31 +187,49 @@ type Decision struct {
 
 // Decide decides about a call (P3).
 func (p *Policy) Decide(in Input) Decision {
-	vars := &variables{in: &in, hints: in.Annotations.Believe(in.Trusted)}
-	b := &budget{left: maxTotalCost}
+	e := evaluation{left: maxTotalCost}
 	var failed string
 	accept := func(r *rule) bool {
+		if r.when != nil {
+			e.begin(in)
+		}
 		var matches bool
-		matches, failed = r.matches(vars, b)
+		matches, failed = r.matches(&e)
 		return matches
 	}
 	won := p.deny.first(in.Server, in.Tool, accept)
 	if won == nil {
 		won = p.grant.first(in.Server, in.Tool, accept)
 	}
-	if won == nil {
+	switch {
+	case won == nil:
 		return p.byDefault(in.HasApprover)
+	case failed != "":
+		return won.decision(failed)
 	}
-	return won.decision(failed)
+	return won.says
+}
+
+// evaluation is what the conditions of one decision share.
+type evaluation struct {
+	vars *variables // nil before the first condition
+	left uint64     // what they may still cost
+}
+
+// begin makes the variables of the call, which most decisions never need.
+func (e *evaluation) begin(in Input) {
+	if e.vars == nil {
+		e.vars = &variables{in: in, hints: in.Annotations.Believe(in.Trusted)}
+	}
 }
 
 // matches reports whether the condition lets the rule count. One that cannot be
 // evaluated counts against the call.
-func (r *rule) matches(vars *variables, b *budget) (matches bool, failed string) {
+func (r *rule) matches(e *evaluation) (matches bool, failed string) {
 	if r.when == nil {
 		return true, ""
 	}
-	is, failed := r.when.eval(vars, b)
+	is, failed := r.when.eval(e)
 	if failed != "" {
 		return r.effect != Allow, failed
 	}
@@ -254,13 +276,15 @@ func (p *Policy) byDefault(hasApprover bool) Decision {
 // whose condition is true and looks at none of them; or no ask or allow rule
 // can match and the default is deny. Arguments, Taint and Now are not looked at.
 func (p *Policy) Never(in Input) bool {
-	vars := &variables{in: &in, hints: in.Annotations.Believe(in.Trusted)}
-	b := &budget{left: maxTotalCost}
+	e := evaluation{left: maxTotalCost}
 	always := func(r *rule) bool {
-		if r.when != nil && r.when.varies {
-			return false
+		if r.when != nil {
+			if r.when.varies {
+				return false
+			}
+			e.begin(in)
 		}
-		matches, _ := r.matches(vars, b)
+		matches, _ := r.matches(&e)
 		return matches
 	}
 	if p.deny.first(in.Server, in.Tool, always) != nil {

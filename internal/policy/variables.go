@@ -23,7 +23,7 @@ var errNumber = errors.New("a number is too large to be compared exactly")
 // variables are what conditions see of a call. They are made once per decision
 // and used by one goroutine.
 type variables struct {
-	in    *Input
+	in    Input
 	hints catalog.Hints
 
 	args    ref.Val // nil before the first use
