@@ -38,6 +38,7 @@ var layers = []layer{
 	{"internal/registry", "mcp catalog policy config bus", "shared state lies below those who read and write it"},
 	{"internal/router", "mcp catalog policy config bus registry", "a router reaches workers over the bus only, so it works from any machine"},
 	{"internal/worker", "mcp catalog policy config bus registry", "a worker serves the bus only, so it works on any machine"},
+	{"schema", "", "a file that programs and editors read, embedded; it is generated from config"},
 	{"internal/daemon", "mcp config bus", "what the programs have in common as processes, whichever part they run"},
 	{"cmd/hub", "mcp catalog policy config bus bus/embedded registry router worker daemon", "the one-node hub wires everything"},
 	{"cmd/hub-router", "mcp config bus registry router daemon", "flags, signals and router.Run"},
@@ -46,6 +47,7 @@ var layers = []layer{
 	{"examples/servers/board", "", "an MCP server needs nothing of the hub"},
 	{"integration/hubproc", "", "it sees the hub as its users do: a command, a file, an endpoint"},
 	{"integration/badserver", "", "it shares no code with what has to bear it"},
+	{"integration/manytools", "", "an MCP server needs nothing of the hub"},
 	{"integration/conformance", "", "it judges the hub from outside"},
 	{"integration", "", "real processes, tests only"},
 }

@@ -1,8 +1,9 @@
-// Package hubproc runs `hub up` as a real process, for tests and for the
-// conformance runner. It sees the hub as its users do: a command, a file, an
+// Package hubproc runs the hub's programs as real processes, for tests and for
+// the conformance runner. It sees a hub as its users do: a command, a file, an
 // endpoint, exit codes.
 //
 //	Build ──► Start(Config) ──► Hub ─┬─ Post, Call, Tools   one MCP request each
+//	                                 ├─ Operator            one command of the operator's
 //	                                 ├─ Log                 what it wrote so far
 //	                                 └─ Stop, Kill          and Processes must be none
 package hubproc
@@ -35,18 +36,21 @@ func Build(ctx context.Context, dir string, flags []string, packages ...string) 
 	return nil
 }
 
-// Config says how to run a hub.
+// Config says how to run a hub, or a part of one.
 type Config struct {
-	// Binary is the path of the hub command.
+	// Binary is the path of the program.
 	Binary string
 	// Dir is a folder for this hub alone: its file is Dir/hub.yaml, its state is
 	// in Dir/state. The hub's processes are found by this path.
 	Dir string
 	// YAML is the configuration, without listen and state_dir: the hub takes a
-	// free port and a state folder in Dir.
+	// free port and a state folder in Dir. {dir} in it stands for Dir.
 	YAML string
-	// Args follow `hub up FILE`.
+	// Args are those of the program; {file} stands for the file with the
+	// configuration. Without any they are up {file}.
 	Args []string
+	// NoEndpoint says that the program serves no MCP to wait for.
+	NoEndpoint bool
 	// Env is added to the environment.
 	Env []string
 }
@@ -58,6 +62,7 @@ type Hub struct {
 	// Dir is the folder of the hub.
 	Dir string
 
+	cfg  Config
 	cmd  *exec.Cmd
 	log  output
 	done chan struct{} // closed once the process has ended and err is set
@@ -66,17 +71,23 @@ type Hub struct {
 
 var announced = regexp.MustCompile(`(http://127\.0\.0\.1:\d+)/mcp\b`)
 
-// Start writes the file, starts the hub and waits until it has said where its
-// endpoint is and /readyz agrees. The error has what the hub wrote.
+// Start writes the file, starts the program and waits until it has said where
+// its endpoint is and /readyz agrees. The error has what the program wrote.
 func Start(ctx context.Context, cfg Config) (*Hub, error) {
-	yaml := "listen: 127.0.0.1:0\nstate_dir: state\n" + cfg.YAML
-	file := filepath.Join(cfg.Dir, "hub.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+	h := &Hub{Dir: cfg.Dir, cfg: cfg, done: make(chan struct{})}
+	file, err := cfg.Write()
+	if err != nil {
 		return nil, err
 	}
-	h := &Hub{Dir: cfg.Dir, done: make(chan struct{})}
+	args := []string{"up", file}
+	if cfg.Args != nil {
+		args = nil
+		for _, arg := range cfg.Args {
+			args = append(args, strings.ReplaceAll(arg, "{file}", file))
+		}
+	}
 	h.log.changed = make(chan struct{})
-	h.cmd = exec.Command(cfg.Binary, append([]string{"up", file}, cfg.Args...)...)
+	h.cmd = exec.Command(cfg.Binary, args...)
 	h.cmd.Env = append(os.Environ(), cfg.Env...)
 	h.cmd.Stdout, h.cmd.Stderr = &h.log, &h.log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for the test
@@ -89,11 +100,34 @@ func Start(ctx context.Context, cfg Config) (*Hub, error) {
 		h.err = h.cmd.Wait()
 		close(h.done)
 	}()
+	if cfg.NoEndpoint {
+		return h, nil
+	}
 	if err := h.ready(ctx); err != nil {
 		h.Kill()
 		return nil, fmt.Errorf("%w\n%s", err, h.Log())
 	}
 	return h, nil
+}
+
+// Again starts the program anew, with the same configuration and state.
+func (h *Hub) Again(ctx context.Context) (*Hub, error) { return Start(ctx, h.cfg) }
+
+// Configure replaces the configuration file; see [Config].YAML.
+func (h *Hub) Configure(yaml string) error {
+	h.cfg.YAML = yaml
+	_, err := h.cfg.Write()
+	return err
+}
+
+// Write writes the configuration file as an editor does, so that there is never
+// half of it, and returns its path.
+func (c *Config) Write() (file string, err error) {
+	file = filepath.Join(c.Dir, "hub.yaml")
+	if err := os.WriteFile(file+".new", []byte("listen: 127.0.0.1:0\nstate_dir: state\n"+strings.ReplaceAll(c.YAML, "{dir}", c.Dir)), 0o600); err != nil {
+		return "", err
+	}
+	return file, os.Rename(file+".new", file)
 }
 
 func (h *Hub) ready(ctx context.Context) error {
@@ -106,9 +140,9 @@ func (h *Hub) ready(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-h.done:
-			return fmt.Errorf("hub up ended: %v", h.err)
+			return fmt.Errorf("%s ended: %v", filepath.Base(h.cmd.Path), h.err)
 		case <-ctx.Done():
-			return errors.New("hub up didn't say where its endpoint is")
+			return fmt.Errorf("%s didn't say where its endpoint is", filepath.Base(h.cmd.Path))
 		}
 	}
 	return Until(ctx, func() error {
@@ -150,6 +184,18 @@ func Until(ctx context.Context, check func() error) error {
 	}
 }
 
+// Operator runs a command of the operator's (servers, call, …) for this hub.
+func (h *Hub) Operator(ctx context.Context, args ...string) (stdout, stderr string, code int) {
+	cmd := exec.CommandContext(ctx, h.cfg.Binary, append(args, "--state-dir", filepath.Join(h.Dir, "state"))...)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		return "", err.Error(), -1
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
 // PID is the hub's process id.
 func (h *Hub) PID() int { return h.cmd.Process.Pid }
 
@@ -157,6 +203,26 @@ func (h *Hub) PID() int { return h.cmd.Process.Pid }
 func (h *Hub) Log() string {
 	log, _ := h.log.read()
 	return log
+}
+
+// Logged waits until the hub has written text.
+func (h *Hub) Logged(ctx context.Context, text string) error {
+	for {
+		log, changed := h.log.read()
+		if strings.Contains(log, text) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-h.done:
+			if log, _ := h.log.read(); strings.Contains(log, text) {
+				return nil
+			}
+			return fmt.Errorf("%s ended without writing %q", filepath.Base(h.cmd.Path), text)
+		case <-ctx.Done():
+			return fmt.Errorf("%s didn't write %q", filepath.Base(h.cmd.Path), text)
+		}
+	}
 }
 
 // Done is closed when the process has ended.
@@ -170,7 +236,7 @@ func (h *Hub) Signal(s os.Signal) error { return h.cmd.Process.Signal(s) }
 func (h *Hub) Stop(ctx context.Context) error {
 	select {
 	case <-h.done:
-		return fmt.Errorf("hub up had ended before: %v", h.err)
+		return fmt.Errorf("%s had ended before: %v", filepath.Base(h.cmd.Path), h.err)
 	default:
 	}
 	if err := h.Signal(syscall.SIGTERM); err != nil {
@@ -181,7 +247,7 @@ func (h *Hub) Stop(ctx context.Context) error {
 		return h.err
 	case <-ctx.Done():
 		h.Kill()
-		return errors.New("hub up didn't end after SIGTERM")
+		return fmt.Errorf("%s didn't end after SIGTERM", filepath.Base(h.cmd.Path))
 	}
 }
 
