@@ -20,7 +20,7 @@ import (
 const (
 	// maxCost bounds one evaluation, in CEL's cost units (about one per step
 	// and per ten characters of a string looked at).
-	maxCost = 100_000
+	maxCost = 50_000
 	// maxTotalCost bounds all evaluations of one decision.
 	maxTotalCost = 300_000
 	// maxWhenBytes, maxWhenDepth and maxRegexp bound what is compiled.
