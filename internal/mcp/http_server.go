@@ -115,20 +115,26 @@ func header(h http.Header, name string) (string, bool, *Error) {
 	return "", false, mismatch("the header " + name + " comes more than once")
 }
 
-// CheckHeaders compares the headers of a modern HTTP request or notification
-// with its body (2026-07-28, basic/transports/streamable-http). version is that
-// of the body, "" if it has none. The error has code -32020.
-func CheckHeaders(h http.Header, m *Message, p *Params, version string) *Error {
+// CheckVersionHeader compares the version header of a modern HTTP request with
+// the version in its body. The error has code -32020.
+func CheckVersionHeader(h http.Header, version string) *Error {
 	got, there, err := header(h, HeaderVersion)
 	switch {
 	case err != nil:
 		return err
 	case !there:
 		return mismatch("the header " + HeaderVersion + " is missing, the body says " + strconv.Quote(version))
-	case version != "" && got != version:
+	case got != version:
 		return mismatch("the header " + HeaderVersion + " says " + strconv.Quote(got) + ", the body " + strconv.Quote(version))
 	}
-	got, there, err = header(h, HeaderMethod)
+	return nil
+}
+
+// CheckHeaders compares the headers Mcp-Method and Mcp-Name of a modern HTTP
+// request with its body (2026-07-28, basic/transports/streamable-http). The error
+// has code -32020.
+func CheckHeaders(h http.Header, m *Message, p *Params) *Error {
+	got, there, err := header(h, HeaderMethod)
 	switch {
 	case err != nil:
 		return err

@@ -18,6 +18,11 @@ type Pipe struct {
 	In  io.ReadCloser
 }
 
+func (p *Pipe) close() {
+	_ = p.Out.Close()
+	_ = p.In.Close()
+}
+
 // ConnectStdio makes a connection to the server behind pipe, which it owns from
 // now on: it is closed when the connection ends, or with the error. ctx bounds
 // the handshake. An error with [ReasonHandshake] says that the server hung up
@@ -29,6 +34,7 @@ type Pipe struct {
 func ConnectStdio(ctx context.Context, pipe Pipe, opts ConnectOptions) (Conn, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
+		pipe.close()
 		return nil, err
 	}
 	c := &stdioConn{hop: newHop(opts), pipe: pipe, out: newOutbox(), calls: make(map[uint64]*pendingCall)}
@@ -37,9 +43,12 @@ func ConnectStdio(ctx context.Context, pipe Pipe, opts ConnectOptions) (Conn, er
 	if err := c.handshake(ctx); err != nil {
 		why := c.Err()
 		_ = c.end(nil)
-		c.hangUp()
+		pipe.close()
 		c.tasks.Wait()
-		if why != nil && ctx.Err() == nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if why != nil {
 			return nil, Unavailable(opts.Server, ReasonHandshake, "the server ended the connection during the handshake: %v", why)
 		}
 		return nil, c.named(err)
@@ -338,13 +347,8 @@ func (c *stdioConn) tooLong(e *longLineError) {
 // fail ends the connection because it is broken.
 func (c *stdioConn) fail(why *Fault) {
 	if c.end(why) {
-		c.hangUp()
+		c.pipe.close()
 	}
-}
-
-func (c *stdioConn) hangUp() {
-	_ = c.pipe.Out.Close()
-	_ = c.pipe.In.Close()
 }
 
 // Close closes the server's input, which asks it to exit, and waits for the end

@@ -99,7 +99,7 @@ func (s *stopwatch) fire() {
 	used := s.used
 	s.mu.Unlock()
 	reason, limit := "timeout", s.idle
-	if used >= s.total {
+	if used >= s.total && s.idle < s.total {
 		reason, limit = "max_total_timeout", s.total
 	}
 	f := NewFault(KindTimeout, reason, "no answer within %v (the timeout is %v since the last progress and %v in total)", limit, s.idle, s.total)
