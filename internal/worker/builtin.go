@@ -3,12 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,12 +35,9 @@ type builtin struct {
 	exit   error // set before ended is closed
 }
 
-// startBuiltin starts the builtin server name; it runs until stop or kill.
-func startBuiltin(name string, logger *slog.Logger) (*builtin, error) {
-	newServer, ok := builtins()[name]
-	if !ok {
-		return nil, fmt.Errorf("there is no builtin server %q, known are: %s", name, strings.Join(Builtins(), ", "))
-	}
+// startBuiltin starts a builtin server, which must exist; it runs until stop or kill.
+func startBuiltin(name string, logger *slog.Logger) *builtin {
+	newServer := builtins()[name]
 	stdinR, stdinW := io.Pipe()
 	stdoutR, stdoutW := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -61,7 +56,7 @@ func startBuiltin(name string, logger *slog.Logger) (*builtin, error) {
 		}
 		cut()
 	}()
-	return b, nil
+	return b
 }
 
 // guardHandlers ends every handler with the server's ctx, which the SDK waits for

@@ -83,6 +83,7 @@ type process struct {
 	stdout  *os.File
 	pid     int // of the server
 	tail    *tail
+	logging sync.WaitGroup // of stdout
 	control *os.File
 	hangup  func() error // closes control once
 	ended   chan struct{}
@@ -203,6 +204,11 @@ func (p *process) watch(reaper *exec.Cmd, reports, stderr *os.File, started chan
 	started <- exit // nobody looks if it had started
 }
 
+// logStdout keeps stdout with stderr, for a server that does not speak there.
+func (p *process) logStdout() {
+	p.logging.Go(func() { p.tail.readFrom(p.stdout) })
+}
+
 func (p *process) pipes() (io.WriteCloser, io.ReadCloser) { return p.stdin, p.stdout }
 func (p *process) done() <-chan struct{}                  { return p.ended }
 func (p *process) exitErr() error                         { return p.exit }
@@ -228,6 +234,7 @@ func (p *process) kill() {
 	p.endsWithin(context.Background(), killGrace)
 	_ = p.stdin.Close()
 	_ = p.stdout.Close()
+	p.logging.Wait()
 }
 
 func (p *process) endsWithin(ctx context.Context, d time.Duration) bool {

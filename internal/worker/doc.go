@@ -1,0 +1,15 @@
+// Package worker runs MCP servers and takes the calls for them: it claims the
+// servers of a hub, starts or connects them, keeps them running, publishes what
+// they list, and lets no call through that the policy does not allow.
+//
+//	Run ── one incarnation (lease) ── server ──┬─ replica ── link ── mcp.Conn ── process, builtin or URL
+//	        claims, reconciles        (epoch)  ├─ replica …
+//	                                           ├─ lister: tools/list → catalog → registry
+//	                                           └─ pipeline: select, decide, send ◄── bus.Serve
+//
+// Each server has its own goroutines and shares nothing with the others, so one
+// that crashes, hangs or talks nonsense is nobody else's problem. A call goes from
+// the bus to the server's connection and back as raw bytes.
+//
+// Programs that run a worker call [ReapMain] first thing in main.
+package worker

@@ -1,0 +1,488 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"toolhub/internal/bus"
+	"toolhub/internal/catalog"
+	"toolhub/internal/mcp"
+	"toolhub/internal/policy"
+)
+
+// handle answers one request from the bus. It is the only way to a server, so
+// what it does not let through, nobody can call (P10).
+func (s *server) handle(ctx context.Context, in *bus.Incoming) (bus.Reply, error) {
+	// Strict: the policy must see the very arguments that the server will see.
+	m, err := mcp.ParseMessage(in.Body, mcp.Strict)
+	if err != nil {
+		return bus.Reply{}, mcp.NewFault(mcp.KindInvalid, "invalid_request", "the call is no JSON-RPC request: %v", err)
+	}
+	if !m.IsRequest() || m.Method != in.Meta.Method {
+		return bus.Reply{}, mcp.NewFault(mcp.KindInvalid, "invalid_request", "the call must be a JSON-RPC request of the method in its subject, %q", in.Meta.Method)
+	}
+	switch m.Method {
+	case mcp.MethodToolsCall:
+		return s.callTool(ctx, in, &m)
+	case mcp.MethodToolsList:
+		return s.listReply(in, &m)
+	case mcp.MethodDiscover:
+		return s.discoverReply(&m)
+	case mcp.MethodPing:
+		return result(m.ID, jsontext.Value(`{"resultType":"complete"}`)), nil
+	}
+	return bus.Reply{Body: mcp.AppendError(nil, m.ID, mcp.MethodNotFound(m.Method)), IsError: true}, nil
+}
+
+func result(id, value jsontext.Value) bus.Reply {
+	body := make([]byte, 0, len(id)+len(value)+40)
+	return bus.Reply{Body: mcp.AppendResult(body, id, value)}
+}
+
+// toolCall is what the pipeline reads of the params of tools/call.
+type toolCall struct {
+	name             string
+	arguments        jsontext.Value // nil when absent, like all below
+	meta             jsontext.Value
+	state, responses jsontext.Value // of a caller that was asked for input
+}
+
+func readToolCall(params jsontext.Value) (toolCall, error) {
+	var t toolCall
+	wrong := func(name, kind string) error {
+		return mcp.NewFault(mcp.KindInvalid, "invalid_params", "params.%s must be %s", name, kind)
+	}
+	if params == nil {
+		return t, wrong("name", "a string")
+	}
+	named := false
+	err := mcp.EachField(params, func(name string, v jsontext.Value) error {
+		switch name {
+		case "name":
+			if named = v.Kind() == '"'; !named {
+				return wrong(name, "a string")
+			}
+			t.name = unquote(v)
+		case "requestState":
+			if v.Kind() != '"' {
+				return wrong(name, "a string")
+			}
+			t.state = v
+		case "arguments", "_meta", "inputResponses":
+			if v.Kind() != '{' {
+				return wrong(name, "an object")
+			}
+			switch name {
+			case "arguments":
+				t.arguments = v
+			case "_meta":
+				t.meta = v
+			default:
+				t.responses = v
+			}
+		}
+		return nil
+	})
+	if err == nil && !named {
+		err = wrong("name", "a string")
+	}
+	return t, err
+}
+
+// callTool is the pipeline: selection, policy, the request. What comes between
+// and after these steps later (hooks, validation, shaping) has its place here.
+func (s *server) callTool(ctx context.Context, in *bus.Incoming, m *mcp.Message) (bus.Reply, error) {
+	params, err := readToolCall(m.Params)
+	if err != nil {
+		return bus.Reply{}, err
+	}
+	live, def := s.live.Load(), s.definition()
+	tool, err := s.selectTool(live, def, params.name)
+	if err != nil {
+		return bus.Reply{}, err
+	}
+	c := &call{server: s, in: in, message: m, params: params, tool: tool, def: def, start: time.Now()}
+	if err := c.decide(); err != nil {
+		c.emit("denied", "denied")
+		return bus.Reply{}, err
+	}
+	c.emit("started", "")
+	reply, err := c.send(ctx, live)
+	c.emit("finished", c.outcome(reply, err))
+	return reply, err
+}
+
+// selectTool finds a tool that may be called: it is in the current accepted
+// catalog and no filter leaves it out.
+func (s *server) selectTool(live *serving, def *definition, name string) (*catalog.Tool, error) {
+	if live.catalog == nil {
+		return nil, live.unavailable
+	}
+	t, ok := live.catalog.Tool(name)
+	if !ok || !def.Filter.Selects(s.id, name) {
+		f := mcp.NewFault(mcp.KindNotFound, "unknown_tool", "server %q has no tool %.130q", s.id, name)
+		f.Server = s.id
+		return nil, f
+	}
+	if live.unavailable != nil {
+		return nil, live.unavailable
+	}
+	return t, nil
+}
+
+// call is one tools/call on its way through the pipeline.
+type call struct {
+	server   *server
+	in       *bus.Incoming
+	message  *mcp.Message
+	params   toolCall
+	tool     *catalog.Tool
+	def      *definition
+	decision policy.Decision
+	start    time.Time
+	asks     bool // the result asks for input
+}
+
+// decide asks the policy. The fault says which rule refused the call.
+func (c *call) decide() error {
+	c.decision = c.def.decide(c)
+	var f *mcp.Fault
+	switch c.decision.Effect {
+	case policy.Allow:
+		return nil
+	case policy.Ask:
+		// Nobody can be asked yet, so an ask rule is a refusal with a hint.
+		f = mcp.NewFault(mcp.KindDenied, "approval_required", "calling %s/%s needs an approval and this hub has no approver (%s)", c.server.id, c.tool.Name, c.decision.Field)
+	default:
+		f = mcp.NewFault(mcp.KindDenied, "policy", "calling %s/%s is denied by the policy (%s)", c.server.id, c.tool.Name, c.decision.Field)
+	}
+	f.Server = c.server.id
+	return f
+}
+
+func (d *definition) decide(c *call) policy.Decision {
+	if d.Policy == nil {
+		return policy.Decision{Effect: policy.Deny, Field: "default", Reason: "there is no usable policy"}
+	}
+	if d.cacheable {
+		if known, ok := d.decisions.Load(c.tool.Name); ok {
+			return known.(policy.Decision)
+		}
+	}
+	decision := d.Policy.Decide(policy.Input{
+		Server: c.server.id, Tool: c.tool.Name,
+		Annotations: c.tool.Annotations, Trusted: d.Config.Trusted,
+		Arguments: c.params.arguments, Principal: c.in.Meta.Principal, Taint: c.in.Meta.Taint,
+		Now: c.start,
+	})
+	if d.cacheable {
+		d.decisions.Store(c.tool.Name, decision)
+	}
+	return decision
+}
+
+// send makes the request, at most once (K10), and its answer the reply.
+func (c *call) send(ctx context.Context, live *serving) (bus.Reply, error) {
+	if _, ok := bus.ParkedAt(unquote(c.params.state)); ok {
+		return c.resume(ctx)
+	}
+	l, params, err := c.route(live)
+	if err != nil {
+		return bus.Reply{}, err
+	}
+	legacy := l.conn.Info().Era == mcp.EraLegacy
+	if params, err = c.strip(params, legacy); err != nil {
+		return bus.Reply{}, err
+	}
+	request := &mcp.Call{
+		Method: mcp.MethodToolsCall, Params: params,
+		Timeout: c.def.Config.Timeout.Std(), MaxTotal: c.def.Config.MaxTotalTimeout.Std(),
+	}
+	if legacy {
+		return c.callLegacy(ctx, l, request)
+	}
+	request.Headers = mcp.ParamHeaderValues(c.tool.Headers, c.params.arguments)
+	request.Notify = c.notify
+	value, err := l.call(ctx, request)
+	if err == nil && bytes.Contains(value, inputRequiredWord) && mcp.FieldString(value, "resultType") == "input_required" {
+		c.asks = true
+		if c.server.replicas > 1 {
+			value, err = pinState(value, l.replica)
+		}
+	}
+	return c.reply(value, err)
+}
+
+var (
+	inputRequiredWord = []byte(`"input_required"`)
+	hubMeta           = []byte(`"toolhub/`)
+	tasksExtension    = "io.modelcontextprotocol/tasks"
+)
+
+// strip takes out of the params what is not for the server: what callers tell
+// the hub in _meta; the extension of tasks, since nobody could ask the hub for
+// the end of one; and what a legacy server would not know.
+func (c *call) strip(params jsontext.Value, legacy bool) (jsontext.Value, error) {
+	var changes []mcp.Change
+	if legacy && c.params.state != nil {
+		f := mcp.NewFault(mcp.KindInvalid, "unknown_request_state", "server %q gave no requestState", c.server.id)
+		f.Server = c.server.id
+		return nil, f
+	}
+	if legacy && c.params.responses != nil {
+		changes = append(changes, mcp.Change{Name: "inputResponses"})
+	}
+	if bytes.Contains(c.params.meta, hubMeta) || bytes.Contains(c.params.meta, []byte(tasksExtension)) {
+		meta, err := stripMeta(c.params.meta)
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, mcp.Change{Name: "_meta", Value: meta})
+	}
+	if changes == nil {
+		return params, nil
+	}
+	return mcp.Edit(params, changes...)
+}
+
+func stripMeta(meta jsontext.Value) (jsontext.Value, error) {
+	var changes []mcp.Change
+	err := mcp.EachField(meta, func(name string, v jsontext.Value) error {
+		switch {
+		case strings.HasPrefix(name, "toolhub/"):
+			changes = append(changes, mcp.Change{Name: name})
+		case name == mcp.MetaClientCapabilities:
+			extensions := mcp.Field(v, "extensions")
+			if mcp.Field(extensions, tasksExtension) == nil {
+				return nil
+			}
+			extensions, err := mcp.Edit(extensions, mcp.Change{Name: tasksExtension})
+			if err != nil {
+				return err
+			}
+			capabilities, err := mcp.Edit(v, mcp.Change{Name: "extensions", Value: extensions})
+			if err != nil {
+				return err
+			}
+			changes = append(changes, mcp.Change{Name: name, Value: capabilities})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mcp.Edit(meta, changes...)
+}
+
+// notify passes a notification of the server to the caller. That the caller
+// cannot be reached just now shows at the end, where it sees the gap.
+func (c *call) notify(method string, params jsontext.Value) {
+	_ = c.in.Notify(notification(method, params))
+}
+
+func notification(method string, params jsontext.Value) []byte {
+	return mcp.AppendRequest(make([]byte, 0, len(params)+len(method)+48), nil, method, params)
+}
+
+// reply makes a server's answer the reply: a result in modern form, or the
+// server's own error.
+func (c *call) reply(value jsontext.Value, err error) (bus.Reply, error) {
+	if err == nil {
+		if value, err = modernResult(value); err == nil {
+			return result(c.message.ID, value), nil
+		}
+	}
+	if e, ok := errors.AsType[*mcp.Error](err); ok {
+		return bus.Reply{Body: mcp.AppendError(nil, c.message.ID, e), IsError: true}, nil
+	}
+	if f, ok := errors.AsType[*mcp.Fault](err); ok {
+		named := *f
+		named.Server = c.server.id
+		if f.Kind == mcp.KindUnavailable && f.Reason != mcp.ReasonCancelled && !f.Retryable {
+			named.Reason = mcp.ReasonOutcomeUnknown // the worker stopped while the server had the call
+		}
+		err = &named
+	}
+	return bus.Reply{}, err
+}
+
+// replyLegacy is reply for a legacy server and a caller with these abilities.
+func (c *call) replyLegacy(able abilities, value jsontext.Value, err error) (bus.Reply, error) {
+	if e, ok := errors.AsType[*mcp.Error](err); ok {
+		if asking, ok := urlsToVisit(e, able); ok {
+			c.asks = true
+			return result(c.message.ID, asking), nil
+		}
+		err = modernError(e)
+	}
+	return c.reply(value, err)
+}
+
+var resultTypeName = []byte(`"resultType"`)
+
+// modernResult adds resultType, which a legacy result has not. A modern
+// result is returned as it is.
+func modernResult(value jsontext.Value) (jsontext.Value, error) {
+	if value.Kind() != '{' {
+		return nil, mcp.NewFault(mcp.KindProtocol, "result", "the server's result is no JSON object")
+	}
+	// Searching bytes is far cheaper than parsing a large result. (An escaped
+	// name would be missed, but nobody writes one in plain letters' stead.)
+	if bytes.HasPrefix(value, resultTypeFirst) || bytes.Contains(value, resultTypeName) && mcp.Field(value, "resultType") != nil {
+		return value, nil
+	}
+	open := bytes.IndexByte(value, '{') + 1
+	rest := bytes.TrimLeft(value[open:], " \t\r\n")
+	out := make([]byte, 0, len(rest)+32)
+	out = append(out, `{"resultType":"complete"`...)
+	if rest[0] != '}' {
+		out = append(out, ',')
+	}
+	return append(out, rest...), nil
+}
+
+var resultTypeFirst = []byte(`{"resultType":"`)
+
+// outcome is how a call ended, in one word for its event.
+func (c *call) outcome(reply bus.Reply, err error) string {
+	f, ok := errors.AsType[*mcp.Fault](err)
+	switch {
+	case ok:
+		return string(f.Kind)
+	case err != nil:
+		return "cancelled"
+	case reply.IsError:
+		return "error"
+	case c.asks:
+		return "input_required"
+	}
+	return "ok"
+}
+
+// callEvent is the data of the events call.<server>.{started,finished,denied}.
+// It has nothing of arguments and results.
+type callEvent struct {
+	CallID    string `json:"call_id"`
+	Principal string `json:"principal,omitempty"`
+	Tool      string `json:"tool"`
+	// Definition is the digest of the tool's definition.
+	Definition string `json:"definition"`
+	// Rule is where the deciding rule stands in the policy.
+	Rule       string  `json:"rule,omitempty"`
+	ToolSet    string  `json:"toolset,omitempty"`
+	Outcome    string  `json:"outcome,omitempty"`
+	DurationMS float64 `json:"duration_ms,omitempty"`
+}
+
+func (c *call) emit(what, outcome string) {
+	e := callEvent{
+		CallID: c.in.Meta.CallID, Principal: c.in.Meta.Principal, Tool: c.tool.Name, Definition: c.tool.Digest,
+		Rule: c.decision.Field, ToolSet: c.in.Meta.ToolSet, Outcome: outcome,
+	}
+	if what == "finished" {
+		e.DurationMS = float64(time.Since(c.start).Microseconds()) / 1000
+	}
+	c.server.emit(bus.Event{Kind: "call", Subject: c.server.id, What: what, Data: e.json()})
+}
+
+// json is what the tags say, made by hand since it happens twice in each call.
+func (e *callEvent) json() jsontext.Value {
+	b := make([]byte, 0, 256)
+	member := func(name, value string) {
+		b = append(b, `,"`...)
+		b = append(b, name...)
+		b = append(b, `":`...)
+		b = mcp.AppendString(b, value)
+	}
+	optional := func(name, value string) {
+		if value != "" {
+			member(name, value)
+		}
+	}
+	member("call_id", e.CallID)
+	optional("principal", e.Principal)
+	member("tool", e.Tool)
+	member("definition", e.Definition)
+	optional("rule", e.Rule)
+	optional("toolset", e.ToolSet)
+	optional("outcome", e.Outcome)
+	if e.DurationMS != 0 {
+		b = append(b, `,"duration_ms":`...)
+		b = strconv.AppendFloat(b, e.DurationMS, 'f', -1, 64)
+	}
+	b[0] = '{'
+	return append(b, '}')
+}
+
+// listReply is the server's own list, for whoever looks at one server on the
+// bus: what may be called, under the server's own names, in one page.
+func (s *server) listReply(in *bus.Incoming, m *mcp.Message) (bus.Reply, error) {
+	live, def := s.live.Load(), s.definition()
+	if live.unavailable != nil {
+		return bus.Reply{}, live.unavailable
+	}
+	value := []byte(`{"resultType":"complete","tools":[`)
+	for i := range live.catalog.Tools {
+		t := &live.catalog.Tools[i]
+		if !def.offers(s.id, t, in) {
+			continue
+		}
+		if value[len(value)-1] != '[' {
+			value = append(value, ',')
+		}
+		value = t.AppendDef(value, t.Name)
+	}
+	value = append(value, `],"ttlMs":0,"cacheScope":"private"}`...)
+	return result(m.ID, value), nil
+}
+
+// offers reports whether the tool is offered to the caller (L2).
+func (d *definition) offers(server string, t *catalog.Tool, in *bus.Incoming) bool {
+	if !d.Filter.Selects(server, t.Name) {
+		return false
+	}
+	if d.Config.HideDenied == nil || !*d.Config.HideDenied {
+		return true
+	}
+	return d.Policy != nil && !d.Policy.Never(policy.Input{
+		Server: server, Tool: t.Name, Annotations: t.Annotations, Trusted: d.Config.Trusted, Principal: in.Meta.Principal,
+	})
+}
+
+// discoverReply is what the server says of itself, as server/discover has it.
+func (s *server) discoverReply(m *mcp.Message) (bus.Reply, error) {
+	live := s.live.Load()
+	if live.unavailable != nil {
+		return bus.Reply{}, live.unavailable
+	}
+	info := live.links[0].conn.Info()
+	capabilities := info.Capabilities
+	if capabilities == nil {
+		capabilities = jsontext.Value("{}")
+	}
+	name, _ := mcp.Edit(nil,
+		mcp.Change{Name: "name", Value: mcp.QuoteString(info.Server.Name)},
+		mcp.Change{Name: "version", Value: mcp.QuoteString(info.Server.Version)})
+	changes := []mcp.Change{
+		{Name: "resultType", Value: jsontext.Value(`"complete"`)},
+		{Name: "supportedVersions", Value: jsontext.Value(`["` + mcp.LatestModern + `"]`)},
+		{Name: "capabilities", Value: capabilities},
+		{Name: "ttlMs", Value: jsontext.Value("0")},
+		{Name: "cacheScope", Value: jsontext.Value(`"private"`)},
+	}
+	if info.Instructions != "" {
+		changes = append(changes, mcp.Change{Name: "instructions", Value: mcp.QuoteString(info.Instructions)})
+	}
+	changes = append(changes, mcp.Change{Name: "_meta", Value: jsontext.Value(`{"` + mcp.MetaServerInfo + `":` + string(name) + `}`)})
+	value, err := mcp.Edit(nil, changes...)
+	if err != nil {
+		return bus.Reply{}, err
+	}
+	return result(m.ID, value), nil
+}
