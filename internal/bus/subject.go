@@ -76,11 +76,14 @@ func APISubject(hub, op string) string {
 // ServeAPISubject matches the [APISubject] of every operation.
 func ServeAPISubject(hub string) string { return root + "." + token(hub) + ".api.>" }
 
-// SessionSubject is where the router that holds the stream of a legacy session
-// takes messages for it.
+// SessionSubject is where routers take messages about one legacy session: the
+// one that holds what a message is about acts on it.
 func SessionSubject(hub, session string) string {
 	return root + "." + token(hub) + ".session." + token(session)
 }
+
+// ServeSessionSubject matches the [SessionSubject] of every session.
+func ServeSessionSubject(hub string) string { return root + "." + token(hub) + ".session.>" }
 
 // EventSubject is where an event is published: see [Event].
 func EventSubject(hub, kind, id, what string) string {
