@@ -3,6 +3,7 @@ package config
 import (
 	"encoding"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -21,7 +22,14 @@ const (
 	// it stands for.
 	maxNodes = 500_000
 	maxDepth = 64
+	// maxKeyBytes bounds a key, which is part of the path of all below it.
+	maxKeyBytes = 256
+	// maxProblems bounds what is reported; nobody reads on from there.
+	maxProblems = 1000
 )
+
+// endOfFile sorts a problem behind all others.
+const endOfFile = math.MaxInt32
 
 // decoder turns YAML nodes into values by the json names of their fields. It
 // goes on after a problem, so that all of them are found.
@@ -31,12 +39,19 @@ type decoder struct {
 	// lines has the line of every field that was decoded, by its path.
 	lines   map[string]int
 	visited int
-	// full is set once maxNodes is reached, which is reported once.
+	// full is set once maxNodes or maxProblems is reached, which is reported once.
 	full bool
 }
 
 // report records a problem at line.
 func (d *decoder) report(line int, field, format string, args ...any) {
+	switch {
+	case len(d.problems) > maxProblems:
+		return
+	case len(d.problems) == maxProblems:
+		d.full = true
+		line, field, format, args = endOfFile, "", "there are more than %d problems; the rest is not shown", []any{maxProblems}
+	}
 	d.problems = append(d.problems, Problem{File: d.file, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
@@ -217,12 +232,22 @@ func (d *decoder) pairs(n *yaml.Node, path string, depth int) []pair {
 	first := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
+		if _, ok := d.enter(k, path, depth); !ok { // counted here too: a merge looks at all of them each time
+			if d.full {
+				break
+			}
+			continue
+		}
 		if k.ShortTag() == "!!merge" {
 			merged = append(merged, d.merge(v, path, depth+1)...)
 			continue
 		}
 		if k.Kind != yaml.ScalarNode {
 			d.report(k.Line, path, "a key must be a plain word, this is a list, a mapping or an alias")
+			continue
+		}
+		if len(k.Value) > maxKeyBytes {
+			d.report(k.Line, join(path, k.Value[:40]+"…"), "is a key of %d bytes; at most %d are allowed", len(k.Value), maxKeyBytes)
 			continue
 		}
 		if line, ok := first[k.Value]; ok {
@@ -264,8 +289,9 @@ func (d *decoder) merge(v *yaml.Node, path string, depth int) []pair {
 
 // join is the path of the member key of path.
 func join(path, key string) string {
-	if key == "" || strings.ContainsAny(key, ". []\n") {
-		key = strconv.Quote(key)
+	// What cannot be seen, or reads as something else, is shown in quotes.
+	if quoted := strconv.QuoteToASCII(key); key == "" || strings.ContainsAny(key, ". []") || quoted[1:len(quoted)-1] != key {
+		key = quoted
 	}
 	if path == "" {
 		return key
@@ -294,6 +320,9 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string, depth in
 				names[i] = f.name
 			}
 			d.report(p.line, join(path, p.key), "is not known here%s", suggest(p.key, names))
+		}
+		if d.full {
+			return
 		}
 	}
 }

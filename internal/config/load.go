@@ -93,6 +93,9 @@ func Parse(name string, data []byte) (*File, error) {
 		slices.SortStableFunc(d.problems, func(a, b Problem) int {
 			return cmp.Or(a.Line-b.Line, strings.Compare(a.Field, b.Field))
 		})
+		if last := &d.problems[len(d.problems)-1]; last.Line == endOfFile {
+			last.Line = 0
+		}
 		return nil, &Error{Problems: d.problems}
 	}
 	return f, nil

@@ -150,16 +150,25 @@ func readSecretFile(path string) (string, error) {
 }
 
 // Secret is text that shows itself to nobody but the caller of Reveal: printed,
-// logged or encoded it is [redacted].
-type Secret struct{ text string }
+// logged or encoded it is [redacted]. The zero value is an empty one.
+type Secret struct {
+	// text is behind a pointer, since fmt calls no method of what stands in an
+	// unexported field of another struct, and would print the text itself.
+	text *string
+}
 
 const redacted = "[redacted]"
 
 // NewSecret hides text.
-func NewSecret(text string) Secret { return Secret{text} }
+func NewSecret(text string) Secret { return Secret{&text} }
 
 // Reveal is the secret itself.
-func (s Secret) Reveal() string { return s.text }
+func (s Secret) Reveal() string {
+	if s.text == nil {
+		return ""
+	}
+	return *s.text
+}
 
 // String implements fmt.Stringer.
 func (s Secret) String() string { return redacted }

@@ -16,8 +16,8 @@ type Settings struct {
 	Policy *Policy `json:"policy,omitzero"`
 	// Policies are policies by name, for Policy here and at servers.
 	Policies map[string]policy.Spec `json:"policies,omitzero"`
-	// Prefix is put before every exposed name. Letters, digits, _ and -, at
-	// most 16 bytes.
+	// Prefix is put before every exposed name. Letters, digits, _ and - (and
+	// dots where naming is mcp), at most 50 bytes.
 	Prefix string `json:"prefix,omitzero"`
 	// MaxServers is how many servers the hub takes.
 	MaxServers int `json:"max_servers,omitzero"`

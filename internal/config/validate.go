@@ -305,9 +305,16 @@ func (d *decoder) server(at string, s *Server, hub *Settings) {
 	d.process(at, s)
 	d.remote(at, s)
 	d.oneOf(at+".era", string(s.Era), string(EraAuto), string(EraLegacy), string(EraModern))
-	if naming := s.over(hub.Governance).Naming; s.Prefix != nil && naming.Validate() == nil {
-		if err := naming.ValidatePrefix(*s.Prefix); err != nil {
-			d.reportField(at+".prefix", "%v", err)
+	if naming := s.over(hub.Governance).Naming; naming.Validate() == nil {
+		if s.Prefix != nil {
+			if err := naming.ValidatePrefix(*s.Prefix); err != nil {
+				d.reportField(at+".prefix", "%v", err)
+			}
+		}
+		if naming != hub.Naming && hub.Naming.Validate() == nil && hub.Naming.ValidatePrefix(hub.Prefix) == nil {
+			if err := naming.ValidatePrefix(hub.Prefix); err != nil {
+				d.reportField(at+".naming", "the hub's prefix does not go with it: %v", err)
+			}
 		}
 	}
 	if s.Policy != nil {
@@ -359,6 +366,9 @@ func (d *decoder) process(at string, s *Server) {
 			d.reportField(field, "is no name of an environment variable")
 		}
 		d.checkRef(field, ref)
+		if secretVariable.MatchString(name) && ref != "" && !ref.HasReference() {
+			d.reportField(field, writtenOut)
+		}
 	}
 	if _, given := d.lines[at+".replicas"]; given && !d.reported(at+".replicas") {
 		switch {
@@ -387,6 +397,14 @@ var reservedHeaders = []string{
 // where it is written out.
 var secretHeader = regexp.MustCompile(`(?i)(key|token|secret|passw|cookie|auth|credential)`)
 
+// secretVariable matches the names of environment variables that hold a
+// credential by all custom, and few others.
+var secretVariable = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|(api|access|private|secret)_?key)$`)
+
+// writtenOut says what is wrong with a credential in the file: it would be
+// stored with the hub's definition and shown to whoever may look at that.
+const writtenOut = "is written out here; keep it elsewhere and refer to it with ${env:NAME} or ${file:PATH}"
+
 // remote reports what is wrong with a server's URL and what is sent to it.
 func (d *decoder) remote(at string, s *Server) {
 	var credentials []string
@@ -405,7 +423,11 @@ func (d *decoder) remote(at string, s *Server) {
 		}
 		seen[lower] = name
 		d.checkRef(field, value)
-		if value.HasReference() || secretHeader.MatchString(name) {
+		secret := secretHeader.MatchString(name)
+		if secret && value != "" && !value.HasReference() && !d.reported(field) {
+			d.reportField(field, writtenOut)
+		}
+		if secret || value.HasReference() {
 			credentials = append(credentials, field)
 		}
 	}
@@ -417,7 +439,7 @@ func (d *decoder) remote(at string, s *Server) {
 		case err != nil:
 			d.reportField(bearer, "%v", err)
 		case !s.Auth.Bearer.HasReference():
-			d.reportField(bearer, "is written out here; keep the token elsewhere and refer to it with ${env:NAME} or ${file:PATH}")
+			d.reportField(bearer, writtenOut)
 		}
 		credentials = append(credentials, bearer)
 	}
