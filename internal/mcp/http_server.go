@@ -13,6 +13,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// Capabilities of clients, as members of ClientCapabilities.
+const (
+	CapabilityElicitation = "elicitation"
+	CapabilitySampling    = "sampling"
+	CapabilityRoots       = "roots"
+)
+
 // RequestMeta is what a server reads of the _meta of a request. All of it
 // aliases the raw _meta.
 type RequestMeta struct {
@@ -92,13 +99,6 @@ func UnsupportedVersion(requested string) *Error {
 	}
 	data = append(AppendString(append(data, `],"requested":`...), requested), '}')
 	return &Error{Code: CodeUnsupportedVersion, Message: "protocol version " + strconv.Quote(requested) + " is not supported", Data: data}
-}
-
-// MissingCapability is the -32021 error for a client that did not declare what
-// is needed; capability is one member of ClientCapabilities.
-func MissingCapability(capability, message string) *Error {
-	data := append(AppendString([]byte(`{"requiredCapabilities":{`), capability), `:{}}}`...)
-	return &Error{Code: CodeMissingCapability, Message: message, Data: data}
 }
 
 func mismatch(message string) *Error { return &Error{Code: CodeHeaderMismatch, Message: message} }

@@ -13,6 +13,9 @@ type serverEvent struct {
 	data []byte // the reader's caller owns it
 }
 
+// dataField begins the lines that the limit of a message is about.
+const dataField = "data: "
+
 // eventReader reads an event stream (WHATWG HTML, server-sent events) with a
 // limit on each line and on each event.
 type eventReader struct {
@@ -105,7 +108,9 @@ func (e *eventReader) line() ([]byte, error) {
 			}
 		}
 		if i := indexLineEnd(e.buf[e.pos+min(scanned, e.end-e.pos) : e.end]); i >= 0 {
-			i += scanned
+			if i += scanned; i > e.max+len(dataField) {
+				return nil, e.tooLarge()
+			}
 			line := e.buf[e.pos : e.pos+i]
 			e.skipLF = e.buf[e.pos+i] == '\r'
 			e.pos += i + 1
@@ -116,7 +121,7 @@ func (e *eventReader) line() ([]byte, error) {
 			return line, nil
 		}
 		scanned = e.end - e.pos
-		if scanned > e.max+len("data: ") {
+		if scanned > e.max+len(dataField) {
 			return nil, e.tooLarge()
 		}
 		if err := e.fill(); err != nil {
