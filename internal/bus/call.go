@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -92,17 +93,21 @@ func (c *Conn) Call(ctx context.Context, r *Request, notify func(body []byte)) (
 	if !deadline.IsZero() {
 		w.timer.Reset(time.Until(deadline) + replyGrace)
 	}
-	msg, rest, fault := c.firstMessage(r, &meta)
+	msg, rest, fault := c.firstMessage(r, &meta, w.header)
 	if fault != nil {
 		return Reply{}, c.blame(r, fault)
 	}
 	msg.Reply = w.inbox()
-	if err := c.calls.nc.PublishMsg(msg); err != nil {
+	if err := c.calls.nc.PublishMsg(&msg); err != nil {
 		return Reply{}, c.blame(r, publishFault(err, len(r.Body)))
 	}
 	reply, err := c.await(ctx, w, notify, rest)
 	if err == nil {
 		return reply, nil
+	}
+	if ctx.Err() != nil && err == context.Cause(ctx) { //nolint:errorlint // a fault is a cause like any other, and the caller's own
+		c.cancel(r.Worker, meta.CallID)
+		return Reply{}, err
 	}
 	if fault, ok := errors.AsType[*mcp.Fault](err); ok {
 		if fault.Kind == mcp.KindProtocol || fault.Kind == mcp.KindMessageTooLarge {
@@ -126,27 +131,27 @@ type parts struct {
 }
 
 // firstMessage makes the message that starts a call, and what does not fit into it.
-func (c *Conn) firstMessage(r *Request, meta *Meta) (*nats.Msg, parts, *mcp.Fault) {
+func (c *Conn) firstMessage(r *Request, meta *Meta, header nats.Header) (nats.Msg, parts, *mcp.Fault) {
 	size := len(r.Body)
 	if size > c.mux.max {
-		return nil, parts{}, tooLarge("a request", size, c.mux.max)
+		return nats.Msg{}, parts{}, tooLarge("a request", size, c.mux.max)
 	}
-	header := encodeMeta(meta, span{})
+	encodeMeta(header, meta, span{})
 	used := headerSize(header)
 	if used > maxMetaBytes {
-		return nil, parts{}, mcp.NewFault(mcp.KindInvalid, "meta_too_large",
+		return nats.Msg{}, parts{}, mcp.NewFault(mcp.KindInvalid, "meta_too_large",
 			"principal, taint and trace context of the call take %d bytes, beyond the limit of %d", used, maxMetaBytes)
 	}
-	msg := &nats.Msg{Subject: r.Subject, Header: header, Data: r.Body}
+	msg := nats.Msg{Subject: r.Subject, Header: header, Data: r.Body}
 	limit := partLimit(c.calls.nc, used+replyHeaderBytes)
 	if size <= limit {
 		return msg, parts{}, nil
 	}
 	if limit <= 0 {
-		return nil, parts{}, tooLarge("the metadata of a call", used, int(c.calls.nc.MaxPayload()))
+		return nats.Msg{}, parts{}, tooLarge("the metadata of a call", used, int(c.calls.nc.MaxPayload()))
 	}
 	p := parts{body: r.Body[limit:], n: split(size, limit), size: size, step: limit}
-	msg.Header = encodeMeta(meta, span{part: 1, parts: p.n, size: size})
+	encodeMeta(header, meta, span{part: 1, parts: p.n, size: size})
 	msg.Data = r.Body[:limit]
 	return msg, p, nil
 }
@@ -234,6 +239,9 @@ func decodeFault(body []byte) error {
 
 // isErrorResponse looks into the reply of a program that sends no HeaderReply.
 func isErrorResponse(body []byte) bool {
+	if !bytes.Contains(body, []byte(`"error"`)) {
+		return false
+	}
 	m, err := mcp.ParseMessage(body, mcp.Lenient)
 	return err == nil && m.Err != nil
 }

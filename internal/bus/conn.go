@@ -117,10 +117,10 @@ type Conn struct {
 
 	closing chan struct{} // closed by Close
 	close   sync.Once
-	wg      sync.WaitGroup // what c itself has started
+	wg      sync.WaitGroup // what c itself has started; see spawn
 
 	mu       sync.Mutex
-	services map[*Service]struct{} // guarded by mu; nil once c is closed
+	services map[*Service]struct{} // guarded by mu; nil once Close was called
 }
 
 // Connect connects to NATS and makes the buckets and the stream of the hub if
@@ -191,8 +191,20 @@ func (c *Conn) open(ctx context.Context) error {
 		return fmt.Errorf("couldn't subscribe: %w", err)
 	}
 	c.emitter = newEmitter(c)
-	c.wg.Go(c.emitter.run)
+	c.spawn(c.emitter.run)
 	return nil
+}
+
+// spawn runs f on a goroutine that Close waits for, and reports false once
+// Close was called.
+func (c *Conn) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.services == nil {
+		return false
+	}
+	c.wg.Go(f)
+	return true
 }
 
 // subscribe subscribes for as long as c lives; f must not block.

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,13 @@ const (
 	maxEventBytes = 64 << 10
 	// maxQueuedEvents bounds the events that wait to be sent.
 	maxQueuedEvents = 8192
+	// maxEventBatch bounds the events that are sent without waiting: a server
+	// holds 10,000 messages for one stream, from all its clients.
+	maxEventBatch = 2048
+	// ackTimeout bounds the wait for the server to have stored a batch.
+	ackTimeout = 2 * time.Second
+	// gatherTime is how long an event waits for others to be sent with.
+	gatherTime = 20 * time.Millisecond
 )
 
 // Event is something that happened in the hub. On the wire it is a CloudEvents
@@ -39,11 +47,17 @@ type Event struct {
 	Data any
 }
 
-// Emit publishes an event. It never blocks: events beyond what can be sent are
-// dropped and counted.
+// Emit publishes an event, within a few tens of milliseconds. It never blocks: events
+// beyond what can be sent are dropped and counted.
 func (c *Conn) Emit(e Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
+	}
+	select {
+	case <-c.closing:
+		c.emitter.dropped.Add(1)
+		return
+	default:
 	}
 	select {
 	case c.emitter.queue <- e:
@@ -55,13 +69,14 @@ func (c *Conn) Emit(e Event) {
 // EventsDropped is how many events Emit has dropped.
 func (c *Conn) EventsDropped() uint64 { return c.emitter.dropped.Load() }
 
-// emitter sends the events of a Conn, without waiting for acknowledgements.
+// emitter sends the events of a Conn.
 type emitter struct {
 	conn    *Conn
 	queue   chan Event
 	dropped atomic.Uint64
-	buf     []byte
-	prefix  string // of subjects
+	buf     []byte       // of a whole event
+	data    bytes.Buffer // of its data
+	prefix  string       // of subjects
 	source  string
 }
 
@@ -72,28 +87,52 @@ func newEmitter(c *Conn) *emitter {
 	}
 }
 
+// run sends events in batches: waking this goroutine, the connection and the
+// server for each one would cost several times what the event itself does.
 func (m *emitter) run() {
+	gather := time.NewTimer(gatherTime)
+	gather.Stop()
 	for {
 		select {
 		case e := <-m.queue:
-			m.send(&e)
-		case <-m.conn.closing:
-			for {
+			if len(m.queue) < maxEventBatch {
+				gather.Reset(gatherTime)
 				select {
-				case e := <-m.queue:
-					m.send(&e)
-				default:
-					return
+				case <-gather.C:
+				case <-m.conn.closing:
 				}
 			}
+			m.sendBatch(e)
+		case <-m.conn.closing:
+			for len(m.queue) > 0 {
+				m.sendBatch(<-m.queue)
+			}
+			return
 		}
 	}
 }
 
-func (m *emitter) send(e *Event) {
+// sendBatch sends e and what is in the queue. Only the last message asks for an
+// acknowledgement, and nothing is sent before it came: the server would throw
+// away without a word what its stream cannot take.
+func (m *emitter) sendBatch(e Event) {
+	n := min(len(m.queue), maxEventBatch-1)
+	for range n {
+		m.send(&e, false)
+		e = <-m.queue
+	}
+	m.send(&e, true)
+}
+
+func (m *emitter) send(e *Event, ack bool) {
 	body, err := m.encode(e)
 	if err == nil {
-		err = m.conn.events.nc.Publish(m.prefix+token(e.Kind)+"."+token(e.Subject)+"."+token(e.What), body)
+		nc, subject := m.conn.events.nc, m.subject(e)
+		if ack {
+			_, err = nc.Request(subject, body, ackTimeout)
+		} else {
+			err = nc.Publish(subject, body)
+		}
 	}
 	if err != nil {
 		m.dropped.Add(1)
@@ -101,6 +140,10 @@ func (m *emitter) send(e *Event) {
 			m.conn.log.Error("event dropped", "kind", e.Kind, "what", e.What, "error", err)
 		}
 	}
+}
+
+func (m *emitter) subject(e *Event) string {
+	return m.prefix + token(e.Kind) + "." + token(e.Subject) + "." + token(e.What)
 }
 
 // encode makes the message of an event in a buffer that is used again.
@@ -126,10 +169,11 @@ func (m *emitter) encode(e *Event) ([]byte, error) {
 	if e.Data != nil {
 		data, ok := e.Data.(jsontext.Value)
 		if !ok {
-			var err error
-			if data, err = json.Marshal(e.Data); err != nil {
+			m.data.Reset()
+			if err := json.MarshalWrite(&m.data, e.Data); err != nil {
 				return nil, err
 			}
+			data = m.data.Bytes()
 		}
 		if len(data) > 0 {
 			b = append(b, `,"datacontenttype":"application/json","data":`...)

@@ -232,7 +232,7 @@ func (f *feed) remove(name string) {
 	if !f.link.nc.IsConnected() {
 		return
 	}
-	f.conn.wg.Go(func() {
+	f.conn.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), feedTimeout)
 		defer cancel()
 		_ = f.js.DeleteConsumer(ctx, f.stream, name)

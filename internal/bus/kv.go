@@ -286,10 +286,14 @@ func isFinal(err error) bool {
 }
 
 // retry runs attempt, each time within apiTimeout and while the connection
-// lasts, until it says that it is done or ctx (or operationTimeout) ends.
+// lasts, until it says that it is done or ctx ends, after operationTimeout if
+// it has no end of its own.
 func (c *Conn) retry(ctx context.Context, attempt func(ctx context.Context) (done bool, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
-	defer cancel()
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, operationTimeout)
+		defer cancel()
+	}
 	for {
 		done, err := c.attempt(ctx, attempt)
 		if done {

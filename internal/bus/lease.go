@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // Lease is the claim of one incarnation of a process to be alive: the key
@@ -53,7 +55,9 @@ func (c *Conn) AcquireLease(ctx context.Context, worker, incarnation string, val
 		return nil, fmt.Errorf("couldn't acquire the lease of %s: %w", worker, err)
 	}
 	l.rev, l.acked = rev, sent
-	c.wg.Go(l.keep)
+	if !c.spawn(l.keep) {
+		return nil, fmt.Errorf("couldn't acquire the lease of %s: %w", worker, nats.ErrConnectionClosed)
+	}
 	return l, nil
 }
 

@@ -53,16 +53,16 @@ type microStats struct {
 }
 
 type microEndpointStats struct {
-	Name           string `json:"name"`
-	Subject        string `json:"subject"`
-	QueueGroup     string `json:"queue_group"`
-	Requests       uint64 `json:"num_requests"`
-	Errors         uint64 `json:"num_errors"`
-	LastError      string `json:"last_error"`
-	ProcessingNS   int64  `json:"processing_time"`
-	AverageNS      int64  `json:"average_processing_time"`
-	RunningOurOwn  int    `json:"running"`
-	StartedOurOwn  time.Time `json:"started"`
+	Name          string    `json:"name"`
+	Subject       string    `json:"subject"`
+	QueueGroup    string    `json:"queue_group"`
+	Requests      uint64    `json:"num_requests"`
+	Errors        uint64    `json:"num_errors"`
+	LastError     string    `json:"last_error"`
+	ProcessingNS  int64     `json:"processing_time"`
+	AverageNS     int64     `json:"average_processing_time"`
+	RunningOurOwn int       `json:"running"`
+	StartedOurOwn time.Time `json:"started"`
 }
 
 // stats counts the calls of a Service.

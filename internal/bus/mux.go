@@ -41,6 +41,7 @@ type waiter struct {
 	worker  string
 	wake    chan struct{} // has one element when there is something new
 	timer   *time.Timer
+	header  nats.Header // of the call; used again
 
 	// All of this is guarded by mux.mu.
 	queue     []message // from head on
@@ -67,11 +68,11 @@ func newMux(prefix string, limit int) *mux {
 	return &mux{prefix: prefix, max: limit, waiting: make(map[uint64]*waiter)}
 }
 
-// waiters are recycled: their channel and timer cost more than the call's own work.
+// waiters are recycled: their channel, timer and header cost more than the call's own work.
 var waiters = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return &waiter{wake: make(chan struct{}, 1), timer: t}
+	return &waiter{wake: make(chan struct{}, 1), timer: t, header: make(nats.Header)}
 }}
 
 // open registers a new waiter; close must be called.
@@ -103,8 +104,8 @@ func (w *waiter) close() {
 
 // inbox is the subject that replies to w go to.
 func (w *waiter) inbox() string {
-	b := make([]byte, 0, len(w.mux.prefix)+12)
-	b = append(b, w.mux.prefix...)
+	var buf [128]byte
+	b := append(buf[:0], w.mux.prefix...)
 	return string(strconv.AppendUint(b, w.token, 10))
 }
 

@@ -111,7 +111,7 @@ func (c *Conn) provisionEvents(ctx context.Context) error {
 		Name: name, Description: "Toolhub: events", Subjects: []string{eventPrefix(c.cfg.Hub) + ">"},
 		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
 		MaxAge: eventAge, MaxBytes: c.cfg.EventBytes, MaxMsgSize: maxEventBytes, Replicas: c.cfg.Replicas,
-		Duplicates: time.Minute, AllowDirect: true, NoAck: true,
+		AllowDirect: true,
 	}
 	if c.cfg.Replicas == 1 {
 		// An event must not cost a write to the disk that calls wait for.

@@ -61,7 +61,7 @@ func (c *Conn) cancelCall(msg *nats.Msg) {
 	}
 	r.mu.Unlock()
 	if in != nil {
-		in.cancel(cancelled())
+		in.cancel(cancelled)
 	}
 }
 

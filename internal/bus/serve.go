@@ -59,6 +59,11 @@ type Service struct {
 	base context.Context
 	end  context.CancelCauseFunc
 
+	// latest is the subject of the newest call and about what it says: calls
+	// of one method come in rows. Both belong to receive.
+	latest string
+	about  Subject
+
 	stopped atomic.Bool // calls that still come are refused
 	retired sync.Once   // unsubscribing
 
@@ -121,9 +126,11 @@ func (s *Service) receive(msg *nats.Msg) {
 	}
 	meta, span, err := decodeMeta(msg.Header)
 	in.Meta, in.span = meta, span
-	if p, ok := ParseSubject(msg.Subject); ok {
-		in.Meta.Server, in.Meta.Method = p.Server, p.Method
+	if msg.Subject != s.latest {
+		s.latest = msg.Subject
+		s.about, _ = ParseSubject(msg.Subject)
 	}
+	in.Meta.Server, in.Meta.Method = s.about.Server, s.about.Method
 	if err != nil {
 		s.refuse(in, mcp.NewFault(mcp.KindInvalid, "call_header", "%v", err))
 		return
@@ -136,8 +143,10 @@ func (s *Service) receive(msg *nats.Msg) {
 	case span.size > s.conn.mux.max:
 		s.refuse(in, tooLarge("a request", span.size, s.conn.mux.max))
 	case !s.begin():
-		s.refuse(in, &mcp.Fault{Kind: mcp.KindOverloaded, Reason: "call_limit", Retryable: true,
-			Message: fmt.Sprintf("%d calls are running already, which is the limit", s.limit)})
+		s.refuse(in, &mcp.Fault{
+			Kind: mcp.KindOverloaded, Reason: "call_limit", Retryable: true,
+			Message: fmt.Sprintf("%d calls are running already, which is the limit", s.limit),
+		})
 	default:
 		if s.queue == "" && meta.CallID != "" {
 			if known, same := s.conn.recent.add(meta.CallID, msg.Reply); known {
@@ -158,14 +167,16 @@ func (s *Service) start(in *Incoming) context.Context {
 	ctx, cancel := context.WithCancelCause(s.base)
 	in.cancel = cancel
 	if s.conn.running.add(in) {
-		cancel(cancelled())
+		cancel(cancelled)
 	}
 	return ctx
 }
 
-func cancelled() *mcp.Fault {
-	return mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "the caller cancelled the call")
-}
+// Causes of the end of a ctx. They are shared by all calls: not to be changed.
+var (
+	cancelled   = mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "the caller cancelled the call")
+	tookTooLong = mcp.NewFault(mcp.KindTimeout, "deadline", "the call took longer than the time allowed")
+)
 
 // refuse answers a call that is not run.
 func (s *Service) refuse(in *Incoming, f *mcp.Fault) {
@@ -207,8 +218,7 @@ func (in *Incoming) run(ctx context.Context) {
 	began := time.Now()
 	if !in.Meta.Deadline.IsZero() {
 		var stop context.CancelFunc
-		ctx, stop = context.WithDeadlineCause(ctx, in.Meta.Deadline,
-			mcp.NewFault(mcp.KindTimeout, "deadline", "the call took longer than the time allowed"))
+		ctx, stop = context.WithDeadlineCause(ctx, in.Meta.Deadline, tookTooLong)
 		defer stop()
 	}
 	err := in.complete(ctx)

@@ -158,12 +158,13 @@ func ParseSubject(s string) (Subject, bool) {
 	switch n := len(t); {
 	case out.Area == AreaCall && n >= 6:
 		out.Server, out.Method = t[3], strings.Join(t[5:], "/")
-		if raw[4] == "any" {
-			return out, true
+		if raw[4] != "any" {
+			epoch, err := strconv.ParseUint(raw[4], 10, 64)
+			if err != nil || epoch == AnyEpoch || strconv.FormatUint(epoch, 10) != raw[4] {
+				return Subject{}, false
+			}
+			out.Epoch = epoch
 		}
-		epoch, err := strconv.ParseUint(raw[4], 10, 64)
-		out.Epoch = epoch
-		return out, err == nil && epoch != AnyEpoch && strconv.FormatUint(epoch, 10) == raw[4]
 	case out.Area == AreaAt && n >= 6:
 		out.Identity, out.Server, out.Method = t[3], t[4], strings.Join(t[5:], "/")
 	case out.Area == AreaCtl && n == 5:
