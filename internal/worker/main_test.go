@@ -75,6 +75,13 @@ var childPrograms = map[string]func(){
 		fmt.Println("bye")
 	},
 	"sleep": func() { time.Sleep(time.Hour) },
+	// testbed is the builtin server as a process; mcpChild says what is added.
+	"testbed": func() { runTestbed() },
+	// dies ends with an error as soon as it starts, in the middle of its work.
+	"dies": func() {
+		fmt.Fprintln(os.Stderr, "cannot open the database")
+		os.Exit(4)
+	},
 	// fork starts a child in its group and one that left it, both of which start
 	// one more, prints the four pids and then does as it is told on stdin.
 	"fork": func() {
