@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,7 +28,7 @@ type Request struct {
 	Body []byte
 	Meta Meta
 	// Worker is the identity of the process that serves Subject, if it is
-	// known: it gets the cancellation, and [Conn.Abandon] ends the call.
+	// known: it gets the cancellation, and [Conn.Abandon] and [Conn.AbandonEpoch] end the call.
 	Worker string
 }
 
@@ -266,6 +267,16 @@ func (c *Conn) cancel(worker, callID string) {
 	if err := c.calls.nc.Publish(CtlSubject(c.cfg.Hub, worker, CtlCancel), []byte(callID)); err != nil && !disconnected(err) {
 		c.log.Warn("couldn't cancel a call", "call_id", callID, "error", err)
 	}
+}
+
+// AbandonEpoch ends, as unavailable/outcome_unknown, all calls of this Conn that
+// wait for worker as the owner of server in epoch, and those to server at worker.
+// It is for whoever learns that the epoch is over.
+func (c *Conn) AbandonEpoch(server string, epoch uint64, worker string) {
+	byEpoch, at := callPrefix(c.cfg.Hub, server, epoch), AtSubject(c.cfg.Hub, worker, server, "")
+	at = strings.TrimSuffix(at, "=") // the empty method
+	c.mux.fail(func(w *waiter) bool { return strings.HasPrefix(w.subject, byEpoch) || strings.HasPrefix(w.subject, at) },
+		mcp.OutcomeUnknown(server, "the worker that ran the call does not own server %q any more", server))
 }
 
 // Abandon ends, as unavailable/outcome_unknown, all calls of this Conn that wait
