@@ -2,10 +2,17 @@ package router
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nuid"
+	"golang.org/x/sync/errgroup"
 
+	"toolhub/internal/bus"
+	"toolhub/internal/catalog"
 	"toolhub/internal/mcp"
+	"toolhub/internal/registry"
 )
 
 // request is one request of a client, already in modern form: a front has
@@ -33,30 +40,169 @@ type answer struct {
 	err  *mcp.Error
 }
 
-// discovery is what the hub, or one server of it, says of itself.
-type discovery struct {
-	instructions string         // "" for none
-	capabilities jsontext.Value // a JSON object
-	serverInfo   jsontext.Value // a JSON object with name and version
-}
-
 // engine answers requests. All methods may be called concurrently.
-type engine struct{}
-
-// do answers one request. It blocks on nothing but the call itself. notify gets
-// whole JSON-RPC notifications in order, on the goroutine of do, all before do
-// returns. When ctx ends, the call is cancelled at the server.
-func (e *engine) do(ctx context.Context, req *request, notify func(body []byte)) answer {
-	panic("not yet")
+type engine struct {
+	conn       *bus.Conn
+	log        *slog.Logger
+	registry   *registry.Registry
+	lists      *lists
+	changes    *changes
+	serverInfo jsontext.Value
 }
 
-// discover is what the scope says of itself; the legacy front makes the result
-// of initialize of it.
-func (e *engine) discover(scope string) discovery { panic("not yet") }
+func newEngine(conn *bus.Conn, log *slog.Logger) *engine {
+	reg := registry.New(conn, log)
+	lists := newLists(conn, reg, log)
+	return &engine{
+		conn: conn, log: log, registry: reg, lists: lists,
+		changes: newChanges(conn, lists), serverInfo: serverInfo(),
+	}
+}
+
+// run keeps the engine current until ctx ends, and returns when all it started
+// has ended.
+func (e *engine) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.registry.Run(ctx) })
+	g.Go(func() error { return e.changes.run(ctx) })
+	g.Go(func() error { return e.watchOwners(ctx) })
+	return g.Wait()
+}
+
+// do answers one request. It blocks on nothing but the call itself (and, in the
+// first moments of a router, on its first View). notify gets whole JSON-RPC
+// notifications in order, on the goroutine of do, all before do returns. When
+// ctx ends, the call is cancelled at the server.
+func (e *engine) do(ctx context.Context, req *request, notify func(body []byte)) answer {
+	if err := e.registry.WaitSynced(ctx); err != nil {
+		return e.failed(ctx, req, err)
+	}
+	if err := e.known(req.scope); err != nil {
+		return e.failed(ctx, req, err)
+	}
+	switch req.method {
+	case mcp.MethodToolsCall:
+		reply, err := e.call(ctx, req, notify)
+		if err != nil {
+			return e.failed(ctx, req, err)
+		}
+		return answerOf(reply)
+	case mcp.MethodToolsList:
+		body, err := e.listTools(req)
+		if err != nil {
+			return e.failed(ctx, req, err)
+		}
+		return answer{body: body}
+	case mcp.MethodDiscover:
+		return answer{body: mcp.AppendResult(nil, req.id, e.discoverResult(req.scope))}
+	}
+	return e.failed(ctx, req, mcp.MethodNotFound(req.method))
+}
+
+// answerOf is the reply of a server, whose bytes are the answer.
+func answerOf(reply bus.Reply) answer {
+	a := answer{body: reply.Body}
+	if reply.IsError {
+		a.err = &mcp.Error{Code: mcp.CodeInternal}
+		if m, err := mcp.ParseMessage(reply.Body, mcp.Lenient); err == nil && m.Err != nil {
+			a.err = m.Err
+		}
+	}
+	return a
+}
+
+// failed is the answer for a request that failed here or on the way.
+func (e *engine) failed(ctx context.Context, req *request, err error) answer {
+	rpc, ok := errors.AsType[*mcp.Error](err)
+	if !ok {
+		rpc = e.fault(ctx, req, err).RPC()
+	}
+	return answer{body: mcp.AppendError(nil, req.id, rpc), err: rpc}
+}
+
+// fault is err as a caller may see it. What is of no known kind goes to the log,
+// and the caller gets an id to ask for.
+func (e *engine) fault(ctx context.Context, req *request, err error) *mcp.Fault {
+	if f, ok := errors.AsType[*mcp.Fault](err); ok {
+		return f
+	}
+	if ctx.Err() != nil {
+		return mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "the request was cancelled")
+	}
+	id := nuid.Next()
+	e.log.Error("request failed inside", "error_id", id, "method", req.method, "scope", req.scope, "error", err)
+	return mcp.NewFault(mcp.KindTransport, "internal", "internal error, see the log of %s for %s", e.conn.Identity(), id)
+}
 
 // known is a not_found fault for a scope that is no defined server, else nil.
-func (e *engine) known(scope string) error { panic("not yet") }
+func (e *engine) known(scope string) error {
+	if scope == "" || e.registry.View().Get(scope) != nil {
+		return nil
+	}
+	return unknownServer(scope)
+}
 
-// subscribe watches the caller's own list of tools in scope. The subscription
-// must be closed.
-func (e *engine) subscribe(scope string, c caller) *subscription { panic("not yet") }
+func unknownServer(id string) *mcp.Fault {
+	return mcp.NewFault(mcp.KindNotFound, "unknown_server", "there is no server %.64q", id)
+}
+
+// list is the caller's list of tools in scope.
+func (e *engine) list(scope string, c caller) *list {
+	return e.lists.get(listKey{scope: scope, principal: c.principal})
+}
+
+// paramHeaders are the arguments of a tool that a modern HTTP request mirrors in
+// headers; none for an unknown name.
+func (e *engine) paramHeaders(scope string, c caller, name string) []mcp.ParamHeader {
+	if entry, ok := e.list(scope, c).set.Resolve(name); ok {
+		return entry.Tool.Headers
+	}
+	return nil
+}
+
+// metaToolSet is the key of _meta that names the ToolSet of a list, and the one
+// that a call was made against.
+const metaToolSet = "toolhub/toolset"
+
+// listTools is the whole answer to tools/list: the envelope around a page that
+// is rendered once.
+func (e *engine) listTools(req *request) ([]byte, error) {
+	params, err := mcp.ParseParams(req.params)
+	if err != nil {
+		return nil, err
+	}
+	set := e.list(req.scope, req.caller).set
+	modern := req.caller.era != mcp.EraLegacy
+	page := (*catalog.ToolSet).Page
+	if !modern {
+		page = (*catalog.ToolSet).LegacyPage
+	}
+	tools, next, err := page(set, params.Cursor, params.HasCursor, e.registry.View().Settings.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, 0, len(req.id)+len(tools)+len(next)+len(e.serverInfo)+320)
+	b = append(b, `{"jsonrpc":"2.0","id":`...)
+	b = append(b, req.id...)
+	b = append(b, `,"result":{`...)
+	if modern {
+		b = append(b, `"resultType":"complete",`...)
+	}
+	b = append(b, `"tools":`...)
+	b = append(b, tools...)
+	if next != "" {
+		b = append(b, `,"nextCursor":`...)
+		b = mcp.AppendString(b, next)
+	}
+	if modern {
+		b = append(b, `,"ttlMs":0,"cacheScope":"private"`...)
+	}
+	b = append(b, `,"_meta":{"`+metaToolSet+`":"`...)
+	b = append(b, set.ID...)
+	b = append(b, '"')
+	if modern {
+		b = append(b, `,"`+mcp.MetaServerInfo+`":`...)
+		b = append(b, e.serverInfo...)
+	}
+	return append(b, "}}}"...), nil
+}
