@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
@@ -531,6 +532,9 @@ func suggest(name string, names []string) string {
 	best, distance := "", 1+max(1, len(name)/3)
 	plain := strings.NewReplacer("-", "_", " ", "_").Replace(snake(name))
 	for _, n := range names {
+		if len(n) > 2 && strings.HasPrefix(plain, n+"_") {
+			best, distance = n, 1
+		}
 		if d := editDistance(plain, n); d < distance {
 			best, distance = n, d
 		}
@@ -544,10 +548,13 @@ func suggest(name string, names []string) string {
 	return "; known are " + strings.Join(names, ", ")
 }
 
-// snake is a camelCase name in snake_case.
+// snake is a camelCase name in snake_case, without what is not ASCII.
 func snake(name string) string {
 	var b strings.Builder
 	for i, r := range name {
+		if r > unicode.MaxASCII {
+			continue
+		}
 		if r >= 'A' && r <= 'Z' {
 			if i > 0 {
 				b.WriteByte('_')

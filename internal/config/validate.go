@@ -34,7 +34,7 @@ func ValidateHub(name string) error {
 
 // validate reports what is wrong with f beyond its form.
 func (d *decoder) validate(f *File) {
-	if _, ok := d.lines["hub"]; ok {
+	if _, ok := d.lines["hub"]; ok && !d.reported("hub") {
 		if err := ValidateHub(f.Hub); err != nil {
 			d.reportField("hub", "%v", err)
 		}
