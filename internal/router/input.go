@@ -1,0 +1,208 @@
+package router
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"toolhub/internal/mcp"
+)
+
+const (
+	// maxRounds bounds how often one call may ask its caller for input.
+	maxRounds = 10
+	// inputTimeout is how long a client may take to answer: a person may be behind it.
+	inputTimeout = 10 * time.Minute
+	// retryDelay is how long a call waits before it is repeated that asked for
+	// nothing but that; it doubles each time.
+	retryDelay = 100 * time.Millisecond
+)
+
+// do calls the engine for a client of the initialize era. Where a server wants
+// input, the client is asked in requests of its era while its call goes on, and
+// the call is repeated with the answers.
+func (c *legacyCall) do(ctx context.Context, req *request) []byte {
+	original := req.params
+	notify := func(body []byte) { _ = c.send(body) }
+	for round := 1; ; round++ {
+		a := c.f.engine.do(ctx, req, notify)
+		if a.err != nil {
+			if e := mcp.LegacyError(a.err, req.method); e != a.err {
+				return mcp.AppendError(nil, req.id, e)
+			}
+			return a.body
+		}
+		body, info, err := mcp.LegacyResponse(a.body, req.method)
+		switch {
+		case err != nil:
+			return c.fail(mcp.NewFault(mcp.KindProtocol, "bad_response", "the server's response cannot be understood: %v", err))
+		case info.Type == mcp.ResultComplete:
+			return body
+		case info.Type != mcp.ResultInputRequired:
+			return c.fail(mcp.NewFault(mcp.KindProtocol, "result_type", "the server answers with a result of type %.40q, which MCP %s cannot say", info.Type, c.record.Version))
+		case round == maxRounds:
+			return c.fail(mcp.NewFault(mcp.KindProtocol, "too_many_rounds", "the server asked for input %d times, which is the limit", maxRounds))
+		}
+		var answers jsontext.Value
+		if info.InputRequests == nil {
+			err = pause(ctx, retryDelay<<(round-1))
+		} else {
+			answers, err = c.ask(ctx, info.InputRequests)
+		}
+		if err != nil {
+			return mcp.AppendError(nil, req.id, toError(err))
+		}
+		req.params, err = mcp.Edit(original, mcp.Change{Name: "inputResponses", Value: answers}, mcp.Change{Name: "requestState", Value: info.RequestState})
+		if err != nil {
+			return mcp.AppendError(nil, req.id, toError(err))
+		}
+	}
+}
+
+func (c *legacyCall) fail(f *mcp.Fault) []byte { return mcp.AppendError(nil, c.message.ID, f.RPC()) }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// question is one request to the client.
+type question struct {
+	key    string // what the server calls it
+	method string
+	id     jsontext.Value
+	answer chan []byte
+}
+
+// ask asks the client all that a server wants to know, at once, and waits for
+// the answers. It returns them as the server gets them.
+func (c *legacyCall) ask(ctx context.Context, requests jsontext.Value) (jsontext.Value, error) {
+	var questions []*question
+	var bodies [][]byte
+	err := mcp.EachField(requests, func(key string, v jsontext.Value) error {
+		q := &question{key: key, method: mcp.FieldString(v, "method"), id: mcp.QuoteString("toolhub-" + rand.Text()), answer: make(chan []byte, 1)}
+		params := mcp.Field(v, "params")
+		if err := c.allowed(q.method, params); err != nil {
+			return err
+		}
+		params, err := c.legacyInput(q.method, params)
+		if err != nil {
+			return err
+		}
+		questions = append(questions, q)
+		bodies = append(bodies, mcp.AppendRequest(nil, q.id, q.method, params))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, inputTimeout, mcp.NewFault(mcp.KindTimeout, "input", "the client did not give the input that the server asked for within %s", inputTimeout))
+	defer cancel()
+	for i, q := range questions {
+		defer c.expect(q.id, q.answer)()
+		if err := c.send(bodies[i]); err != nil {
+			c.withdraw(questions[:i])
+			return nil, mcp.NewFault(mcp.KindTransport, "input", "the server asks for input (%s), and the client cannot be asked: %v", q.method, err)
+		}
+	}
+	answers := []byte{'{'}
+	for i, q := range questions {
+		select {
+		case body := <-q.answer:
+			m, err := mcp.ParseMessage(body, mcp.Lenient)
+			switch {
+			case err != nil:
+				err = mcp.NewFault(mcp.KindInvalid, "input", "the client's answer to %s cannot be understood: %v", q.method, err)
+			case m.Err != nil && q.method != mcp.MethodElicit:
+				err = mcp.NewFault(mcp.KindInvalid, "input", "the client refused %s: %s", q.method, m.Err.Message)
+			case m.Err != nil:
+				// What asked may be waiting with all its state, and this it understands.
+				m.Result = jsontext.Value(`{"action":"cancel"}`)
+			}
+			if err != nil {
+				c.withdraw(questions[i+1:])
+				return nil, err
+			}
+			if i > 0 {
+				answers = append(answers, ',')
+			}
+			answers = append(mcp.AppendString(answers, q.key), ':')
+			answers = append(answers, m.Result...)
+		case <-ctx.Done():
+			c.withdraw(questions[i:])
+			return nil, context.Cause(ctx)
+		}
+	}
+	return append(answers, '}'), nil
+}
+
+// withdraw tells the client that questions need no answer any more.
+func (c *legacyCall) withdraw(questions []*question) {
+	for _, q := range questions {
+		params := append(append([]byte(`{"requestId":`), q.id...), '}')
+		_ = c.send(mcp.AppendRequest(nil, nil, mcp.NotifyCancelled, params)) // a client that is gone needs no telling
+	}
+}
+
+// inputMethods are the requests that a server may make of a client, by the
+// capability that allows them.
+var inputMethods = map[string]string{
+	mcp.MethodElicit:    mcp.CapabilityElicitation,
+	mcp.MethodSample:    mcp.CapabilitySampling,
+	mcp.MethodRootsList: mcp.CapabilityRoots,
+}
+
+// allowed reports an error for what this client cannot be asked.
+func (c *legacyCall) allowed(method string, params jsontext.Value) error {
+	capability, ok := inputMethods[method]
+	if !ok {
+		return mcp.NewFault(mcp.KindProtocol, "input", "the server asks for input by %.60q, which MCP %s does not have", method, c.record.Version)
+	}
+	declared := mcp.Field(c.record.Capabilities, capability)
+	if declared != nil && capability == mcp.CapabilityElicitation {
+		// {} means forms.
+		mode := elicitMode(params)
+		if mode != "form" || mcp.Field(declared, "url") != nil {
+			declared = mcp.Field(declared, mode)
+		}
+		capability += "." + mode
+	}
+	if declared == nil {
+		return &mcp.Error{Code: mcp.CodeInvalidRequest, Message: fmt.Sprintf("the server asks for input by %s, and the client did not declare the capability %q in initialize", method, capability)}
+	}
+	return nil
+}
+
+func elicitMode(params jsontext.Value) string {
+	if mode := mcp.FieldString(params, "mode"); mode != "" {
+		return mode
+	}
+	return "form"
+}
+
+// legacyInput is the params of a request to the client in the client's version.
+func (c *legacyCall) legacyInput(method string, params jsontext.Value) (jsontext.Value, error) {
+	if method != mcp.MethodElicit {
+		return params, nil
+	}
+	if !slices.Contains([]string{"form", "url"}, elicitMode(params)) {
+		return nil, mcp.NewFault(mcp.KindProtocol, "input", "the server asks for input in the mode %.40q, which MCP %s does not have", elicitMode(params), c.record.Version)
+	}
+	switch {
+	case c.record.Version < mcp.Version20251125:
+		return mcp.Edit(params, mcp.Change{Name: "mode"})
+	case elicitMode(params) == "url" && mcp.Field(params, "elicitationId") == nil:
+		return mcp.Edit(params, mcp.Change{Name: "elicitationId", Value: mcp.QuoteString(rand.Text())})
+	}
+	return params, nil
+}
