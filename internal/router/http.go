@@ -59,6 +59,7 @@ type fronts struct {
 	drained  sync.Once
 	// tasks are what the fronts run in the background.
 	tasks sync.WaitGroup
+	pipes pipes
 }
 
 func newFronts(conn *bus.Conn, log *slog.Logger, e *engine, missing func() []string) *fronts {
@@ -70,9 +71,7 @@ func newFronts(conn *bus.Conn, log *slog.Logger, e *engine, missing func() []str
 	return f
 }
 
-// run keeps what the fronts need up to date until ctx ends, which also begins
-// the drain: streams that wait for changes end at once. Running calls go on until
-// close.
+// run keeps what the fronts need up to date until ctx ends.
 func (f *fronts) run(ctx context.Context) error {
 	svc, err := f.conn.Serve(bus.ServeSessionSubject(f.conn.Hub()), "", 0, f.sessions.remote)
 	if err != nil {
@@ -82,20 +81,24 @@ func (f *fronts) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { f.heart.run(ctx) })
-	err = f.sessions.run(ctx)
-	f.drain()
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	return f.sessions.run(ctx)
 }
 
+// drain begins the end: streams that wait for changes end at once, and stdio
+// clients are not read any more. Running calls go on.
 func (f *fronts) drain() { f.drained.Do(func() { close(f.draining) }) }
 
-// close ends everything that still runs and waits for what runs in the background.
+// cancel ends the running calls that no connection's end cancels.
+func (f *fronts) cancel() {
+	f.end(mcp.Unavailable("", "stopping", "the router is stopping"))
+}
+
+// close ends everything that still runs and waits for it. Nothing may come in
+// any more.
 func (f *fronts) close() {
 	f.drain()
-	f.end(mcp.Unavailable("", "stopping", "the router is stopping"))
+	f.cancel()
+	_ = f.drainPipes(context.Background())
 	f.tasks.Wait()
 }
 

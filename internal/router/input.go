@@ -36,6 +36,9 @@ func (c *legacyCall) do(ctx context.Context, req *request) []byte {
 			}
 			return a.body
 		}
+		if req.method != mcp.MethodToolsCall {
+			return a.body // the engine's own, which is in the caller's era
+		}
 		body, info, err := mcp.LegacyResponse(a.body, req.method)
 		switch {
 		case err != nil:

@@ -144,7 +144,7 @@ func (r *Router) serve(ctx context.Context) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	var drains sync.WaitGroup
-	for name, f := range map[string]func(context.Context) error{"http": web.server.Shutdown, "operators": operators.Drain} {
+	for name, f := range map[string]func(context.Context) error{"http": web.server.Shutdown, "stdio": r.fronts.drainPipes, "operators": operators.Drain} {
 		drains.Go(func() {
 			if f(drain) != nil {
 				r.log.Warn("calls did not end in time and are cancelled", "part", name, "timeout", timeout)
@@ -152,6 +152,7 @@ func (r *Router) serve(ctx context.Context) error {
 		})
 	}
 	drains.Wait()
+	r.fronts.cancel()
 	web.close()
 	<-ended
 	return err

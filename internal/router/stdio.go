@@ -14,20 +14,15 @@ import (
 	"toolhub/internal/mcp"
 )
 
-const (
-	// maxPipeRequests bounds the requests of one stdio client that run at once.
-	maxPipeRequests = 1024
-	// pipeDrain is how long running requests may go on after the router was told
-	// to stop.
-	pipeDrain = 10 * time.Second
-)
+// maxPipeRequests bounds the requests of one stdio client that run at once.
+const maxPipeRequests = 1024
 
 // local is who calls over stdio: whoever started the hub.
 const local = "local"
 
 // ServeStdio serves one client on in and out, in both eras at once, until in
-// ends or ctx does. The end of in cancels all that runs; with ctx, running calls
-// may go on for a while. Run must be running too.
+// ends, or ctx or Run does. The end of in cancels all that runs; otherwise
+// running calls have the hub's drain_timeout to finish. Run must be running too.
 func (r *Router) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	return r.fronts.servePipe(ctx, in, out)
 }
@@ -70,22 +65,28 @@ func (p *pipe) wait() {
 }
 
 func (f *fronts) servePipe(ctx context.Context, in io.Reader, out io.Writer) error {
+	if !f.pipes.add() {
+		return nil // the router has stopped
+	}
+	defer f.pipes.remove()
 	p := &pipe{f: f, lines: mcp.NewServerPipe(in, out, maxBodyBytes), running: make(map[string]context.CancelCauseFunc)}
 	p.life, p.end = context.WithCancelCause(f.base)
 	defer p.end(nil)
-	var stopListening context.CancelFunc
-	p.stop, stopListening = context.WithCancel(ctx)
-	defer stopListening()
+	var stop context.CancelFunc
+	p.stop, stop = context.WithCancel(ctx)
+	defer stop()
 
 	read := make(chan error, 1)
-	go func() { read <- p.read(ctx) }()
+	go func() { read <- p.read(p.stop) }()
 	var err error
 	select {
 	case err = <-read:
-		stopListening()
+		stop()
 		p.end(mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "the client closed the connection"))
 	case <-ctx.Done():
-		p.drain(in, read)
+		p.drain(in, read, stop)
+	case <-f.draining:
+		p.drain(in, read, stop)
 	}
 	p.wait()
 	return err
@@ -93,13 +94,14 @@ func (f *fronts) servePipe(ctx context.Context, in io.Reader, out io.Writer) err
 
 // drain lets what runs come to its end, and ends the reading. A file that cannot
 // be interrupted, such as a terminal, keeps its reader until the process ends.
-func (p *pipe) drain(in io.Reader, read <-chan error) {
+func (p *pipe) drain(in io.Reader, read <-chan error, stop context.CancelFunc) {
+	stop()
 	idle := make(chan struct{})
 	go func() {
 		p.wait()
 		close(idle)
 	}()
-	limit := time.NewTimer(pipeDrain)
+	limit := time.NewTimer(drainTimeout(p.f.engine))
 	defer limit.Stop()
 	select {
 	case <-idle:
@@ -112,6 +114,51 @@ func (p *pipe) drain(in io.Reader, read <-chan error) {
 	} else if c, ok := in.(*io.PipeReader); ok {
 		_ = c.Close()
 		<-read
+	}
+}
+
+// pipes counts the stdio clients that are served.
+type pipes struct {
+	mu     sync.Mutex
+	n      int           // guarded by mu
+	closed bool          // guarded by mu; no more are served
+	none   chan struct{} // guarded by mu; closed when n is 0 after closed
+}
+
+func (p *pipes) add() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.n++
+	return true
+}
+
+func (p *pipes) remove() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.n--; p.n == 0 && p.closed {
+		close(p.none)
+	}
+}
+
+// drainPipes takes no more stdio clients and waits for the last one, or for ctx.
+func (f *fronts) drainPipes(ctx context.Context) error {
+	p := &f.pipes
+	p.mu.Lock()
+	if !p.closed {
+		p.closed, p.none = true, make(chan struct{})
+		if p.n == 0 {
+			close(p.none)
+		}
+	}
+	p.mu.Unlock()
+	select {
+	case <-p.none:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
