@@ -157,9 +157,7 @@ func (c *httpConn) renew(x *httpExchange) error {
 }
 
 func (c *httpConn) replace(r *renewal, old *httpSession) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.opts.RequestTimeout)
-	defer cancel()
-	r.session, r.err = c.open(ctx)
+	r.session, r.err = c.open(c.ctx) // each of its requests has its own time
 	rpc, refused := errors.AsType[*Error](r.err)
 	fault, ok := asFault(r.err)
 	switch {
