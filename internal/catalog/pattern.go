@@ -217,8 +217,10 @@ func (e *PatternError) Error() string {
 // include pattern, all if there is none, without those that match an exclude
 // pattern.
 type Filter struct {
-	Include []string `json:"include,omitempty" yaml:"include,omitempty"`
-	Exclude []string `json:"exclude,omitempty" yaml:"exclude,omitempty"`
+	// Include are the tools that there are; without any, all.
+	Include []string `json:"include,omitempty"`
+	// Exclude are tools that there are not, whatever is included.
+	Exclude []string `json:"exclude,omitempty"`
 }
 
 // Compile compiles the filter. The error joins one [*PatternError] per bad pattern.

@@ -19,7 +19,7 @@ type File struct {
 	// takes a free one.
 	Listen string `json:"listen,omitzero"`
 	// StateDir holds the hub's durable state and its credentials. By default it
-	// is [DefaultStateDir] of the hub.
+	// is toolhub/ and the hub's name, in $XDG_STATE_HOME or ~/.local/state.
 	StateDir string `json:"state_dir,omitzero"`
 	// NATS says which NATS system carries the hub.
 	NATS NATS `json:"nats,omitzero"`

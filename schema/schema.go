@@ -1,0 +1,14 @@
+// Package schema holds the JSON Schemas that Toolhub publishes.
+//
+//	hub.schema.json   configuration files, for completion and checks in editors
+//
+// They are generated from the types and comments of internal/config, whose
+// tests keep the two equal.
+package schema
+
+import _ "embed"
+
+// Hub is the schema of a hub's configuration file.
+//
+//go:embed hub.schema.json
+var Hub []byte
