@@ -49,17 +49,23 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 	if err != nil {
 		return bus.Reply{}, err
 	}
-	reply, err := e.send(ctx, s, req.method, told.parkedAt, out, notify)
-	if isReason(err, mcp.ReasonNoResponders) && told.parkedAt == "" {
-		// The owner was gone before the request came, so the one after it may have it.
-		if now, _ := e.ready(to.server); now != nil && now.Epoch() != s.Epoch() {
-			reply, err = e.send(ctx, now, req.method, "", out, notify)
-		}
-	}
+	reply, err := e.deliver(ctx, s, req.method, told.parkedAt, out, notify)
 	if err != nil {
 		return bus.Reply{}, err
 	}
 	return ownAnswer(reply, req.id, to.server)
+}
+
+// deliver sends the call to s, or, if s turns out to be out of date, to the owner
+// after that one: a call that nobody took has certainly not run.
+func (e *engine) deliver(ctx context.Context, s *registry.Server, method, parkedAt string, out *bus.Request, notify func([]byte)) (bus.Reply, error) {
+	reply, err := e.send(ctx, s, method, parkedAt, out, notify)
+	if isReason(err, mcp.ReasonNoResponders) {
+		if now, _ := e.ready(s.ID()); now != nil && now.Epoch() != s.Epoch() {
+			return e.send(ctx, now, method, parkedAt, out, notify)
+		}
+	}
+	return reply, err
 }
 
 // send makes the call to the owner of s, or to the worker in which the call
