@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +90,20 @@ func BenchmarkHTTPCall(b *testing.B) {
 	}
 }
 
+// reportCPU reports the CPU time of the process per operation, both ends of it:
+// on a busy machine it says more than the time that passed.
+func reportCPU(b *testing.B) func() {
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	began := used()
+	return func() { b.ReportMetric(float64(used()-began)/float64(b.N), "cpu-ns/op") }
+}
+
 func benchCall(b *testing.B, url string) {
 	conn, err := ConnectHTTP(b.Context(), HTTPTarget{URL: url}, ConnectOptions{Era: EraChoice(EraModern)})
 	if err != nil {
@@ -103,6 +118,7 @@ func benchCall(b *testing.B, url string) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	b.ReportAllocs()
+	defer reportCPU(b)()
 	for b.Loop() {
 		if _, err := conn.Call(ctx, call); err != nil {
 			b.Fatal(err)
@@ -117,6 +133,7 @@ func benchBare(b *testing.B, url string) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	b.ReportAllocs()
+	defer reportCPU(b)()
 	for b.Loop() {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(benchMessage))
 		if err != nil {

@@ -36,7 +36,8 @@ func ConnectHTTP(ctx context.Context, target HTTPTarget, opts ConnectOptions) (C
 		f.Server = opts.Server
 		return nil, f
 	}
-	c := &httpConn{hop: newHop(opts), target: target, url: u, rt: target.transport(), fixed: make(http.Header)}
+	c := &httpConn{hop: newHop(opts), target: target, rt: target.transport(), fixed: make(http.Header)}
+	c.request = &http.Request{URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	for name, value := range target.Headers {
 		c.fixed.Set(name, value)
 	}
@@ -60,8 +61,9 @@ func ConnectHTTP(ctx context.Context, target HTTPTarget, opts ConnectOptions) (C
 type httpConn struct {
 	*hop
 	target HTTPTarget
-	url    *url.URL
 	rt     *http.Transport
+	// request is what all requests have in common.
+	request *http.Request
 	// fixed is the headers of every request. Its values are shared by requests.
 	fixed   http.Header
 	dialect dialect // of a modern server; a session has its own
@@ -167,7 +169,7 @@ func (c *httpConn) exchange(x *httpExchange) (jsontext.Value, error) {
 		s := x.session
 		x.reply = func(ctx context.Context, body []byte) { c.notify(ctx, s, body) }
 	}
-	x.clock.start(x.Call, x.expire)
+	x.clock.start(x.Call, x.cancel)
 	x.trace.GetConn, x.trace.GotConn = x.getConn, x.gotConn
 	resp, err := c.do(httptrace.WithClientTrace(x.ctx, &x.trace), http.MethodPost, header, x.body)
 	if err != nil {
@@ -178,8 +180,6 @@ func (c *httpConn) exchange(x *httpExchange) (jsontext.Value, error) {
 	}
 	return c.answer(x, resp)
 }
-
-func (x *httpExchange) expire(f *Fault) { x.cancel(f) }
 
 // getConn is called before each attempt: the transport makes another one only
 // if nothing was written in the last.
@@ -289,7 +289,7 @@ func readBody(r io.Reader, size int64, limit int) ([]byte, error) {
 
 // header is what a request with the session s has in common with all others.
 func (c *httpConn) header(ctx context.Context, s *httpSession) (http.Header, error) {
-	header := make(http.Header, len(c.fixed)+6)
+	header := make(http.Header, len(c.fixed)+5) // no more than 8 have room in one piece
 	maps.Copy(header, c.fixed)
 	if s != nil {
 		maps.Copy(header, s.header)
@@ -326,10 +326,8 @@ var (
 
 // do makes one request; a redirect is an answer like any other.
 func (c *httpConn) do(ctx context.Context, method string, header http.Header, body []byte) (*http.Response, error) {
-	req := (&http.Request{
-		Method: method, URL: c.url, Host: c.url.Host, Header: header,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-	}).WithContext(ctx)
+	req := c.request.WithContext(ctx)
+	req.Method, req.Header = method, header
 	if body != nil {
 		req.ContentLength = int64(len(body))
 		// In this very form, which the transport sends in one piece with the header.

@@ -18,7 +18,10 @@ const maxResumes = 5
 // call's.
 func (c *httpConn) stream(x *httpExchange, resp *http.Response) (jsontext.Value, error) {
 	rd := newEventReader(x.noticing(resp.Body), c.opts.MaxMessageBytes)
-	defer func() { x.retry = rd.retry }()
+	defer func() {
+		x.retry = rd.retry
+		rd.release()
+	}()
 	for resumes := 0; ; {
 		m, err := c.nextAnswer(x, rd)
 		if err == nil {

@@ -292,7 +292,7 @@ func scanObject(data []byte, strict Strictness, f func(m member) error) (int, er
 		for data[m.start] != '"' { // white space and the comma
 			m.start++
 		}
-		m.name = tok.String()
+		m.name = memberName(tok, data[m.start:d.InputOffset()])
 		if strict == Lenient && !names.add(m.name) {
 			return 0, &Error{Code: CodeParse, Message: fmt.Sprintf("duplicate member %q", m.name)}
 		}
@@ -315,6 +315,29 @@ func scanObject(data []byte, strict Strictness, f func(m member) error) (int, er
 	}
 	return end - 1, nil
 }
+
+// memberName is the name of a member, whose raw form is quoted. Strings of the
+// names that the protocol has are there already.
+func memberName(tok jsontext.Token, quoted []byte) string {
+	if name, ok := protocolNames[string(quoted)]; ok {
+		return name
+	}
+	return tok.String()
+}
+
+var protocolNames = func() map[string]string {
+	names := make(map[string]string)
+	for _, name := range []string{
+		"jsonrpc", "id", "method", "params", "result", "error", "code", "message", "data",
+		"name", "uri", "cursor", "arguments", "_meta", "resultType", "content", "structuredContent", "isError", "inputResponses", "requestState",
+		MetaProgressToken, "progress", "total", "level", "logger",
+		MetaProtocolVersion, MetaClientCapabilities, MetaClientInfo, MetaServerInfo, MetaLogLevel, MetaSubscriptionID,
+		"traceparent", "tracestate", "baggage",
+	} {
+		names[`"`+name+`"`] = name
+	}
+	return names
+}()
 
 // nameSet is the names of one object. For the usual few members a linear
 // search beats a map, but a hostile object can have a million.

@@ -26,7 +26,8 @@ type outgoing struct {
 	// server gets our id instead, which no other call of this connection has.
 	token jsontext.Value
 	level logLevel
-	// asks says that the caller declared a capability for requests of the server's.
+	// asks says that the caller declared a capability for requests of the server's,
+	// which only legacy ones make.
 	asks bool
 }
 
@@ -124,7 +125,7 @@ func (o *outgoing) appendMeta(b []byte, meta jsontext.Value, d *dialect) ([]byte
 			}
 		case MetaClientCapabilities:
 			hasCapabilities = true
-			o.asks = Field(value, "elicitation") != nil || Field(value, "sampling") != nil || Field(value, "roots") != nil
+			o.asks = d.era == EraLegacy && (Field(value, "elicitation") != nil || Field(value, "sampling") != nil || Field(value, "roots") != nil)
 		case MetaClientInfo:
 			hasClient = true
 		}

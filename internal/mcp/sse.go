@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -35,7 +36,21 @@ type eventReader struct {
 }
 
 func newEventReader(r io.Reader, maxBytes int) *eventReader {
-	return &eventReader{r: r, max: maxBytes, buf: make([]byte, 4<<10)}
+	return &eventReader{r: r, max: maxBytes, buf: eventBuffers.Get().(*[eventBuffer]byte)[:]}
+}
+
+// eventBuffer is what most events have room in; larger ones get a buffer of
+// their own.
+const eventBuffer = 4 << 10
+
+var eventBuffers = sync.Pool{New: func() any { return new([eventBuffer]byte) }}
+
+// release gives the buffer back; the reader must not be used any more.
+func (e *eventReader) release() {
+	if len(e.buf) == eventBuffer {
+		eventBuffers.Put((*[eventBuffer]byte)(e.buf))
+	}
+	e.r, e.buf = nil, nil
 }
 
 // reopen goes on with another stream, keeping lastID and retry. What is left

@@ -152,7 +152,7 @@ func (c *stdioConn) roundTrip(x *pendingCall, alone bool) (jsontext.Value, error
 		close(x.gone)
 	}()
 	queued := c.out.push(x.body)
-	x.clock.start(x.Call, func(f *Fault) { x.cancel(f) })
+	x.clock.start(x.Call, x.cancel)
 	for {
 		select {
 		case in := <-x.inbox:

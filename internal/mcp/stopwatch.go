@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"strconv"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 // waits for an answer of ours.
 type stopwatch struct {
 	idle, total time.Duration
-	expire      func(*Fault)
+	expire      context.CancelCauseFunc // gets a *Fault
 
 	mu      sync.Mutex
 	timer   *time.Timer // nil when there is no limit
@@ -24,7 +25,7 @@ type stopwatch struct {
 }
 
 // start begins to measure; with no limits it does nothing at all.
-func (s *stopwatch) start(call *Call, expire func(*Fault)) {
+func (s *stopwatch) start(call *Call, expire context.CancelCauseFunc) {
 	if call.Timeout <= 0 && call.MaxTotal <= 0 {
 		return
 	}
