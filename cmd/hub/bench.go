@@ -36,12 +36,13 @@ import (
 //
 // in turn, so that what else the machine does meets all of them.
 type benchCmd struct {
-	Direct   string        `placeholder:"URL" help:"MCP endpoint of a server of the era 2026-07-28, to be called directly."`
+	Direct   string        `placeholder:"URL" help:"MCP endpoint of a server, to be called directly."`
 	Backend  string        `placeholder:"COMMAND" help:"Instead of --direct: start this server; {addr} in it stands for the address it has to listen at."`
 	Hub      string        `placeholder:"URL" help:"MCP endpoint of a hub before the same server. By default a hub runs in this process."`
 	Tool     string        `default:"test_simple_text" help:"Tool to call, by the server's own name."`
 	HubTool  string        `placeholder:"NAME" help:"The same tool by the name that the hub exposes, bench__TOOL by default."`
 	Args     string        `default:"{}" placeholder:"JSON" help:"Arguments of the call."`
+	Era      string        `enum:"modern,legacy" default:"modern" help:"Era of MCP that the client speaks, to the server and to the hub: modern or legacy. The hub in this process speaks the same to the server."`
 	List     bool          `help:"Compare tools/list instead of tools/call."`
 	Callers  []int         `default:"1,16,64" help:"How many call at the same time, one table row each."`
 	Rounds   int           `default:"5" help:"How often each way has its turn."`
@@ -53,6 +54,7 @@ type benchCmd struct {
 type benchReport struct {
 	Go     string `json:"go"`
 	CPUs   int    `json:"cpus"`
+	Era    string `json:"era"`
 	Method string `json:"method"`
 	Tool   string `json:"tool,omitzero"`
 	// Tools and Bytes describe the answer of the server.
@@ -61,8 +63,8 @@ type benchReport struct {
 	Rows  []benchRow `json:"rows"`
 }
 
-// benchRow is one way under one load. Allocations are those of this process:
-// the client alone, for hub also the hub if it runs in it.
+// benchRow is one way under one load: the medians of its turns. Allocations are
+// those of this process: the client alone, for hub also the hub if it runs in it.
 type benchRow struct {
 	Callers       int     `json:"callers"`
 	Way           string  `json:"way"`
@@ -73,9 +75,12 @@ type benchRow struct {
 	P99US         float64 `json:"p99_us"`
 	AllocsPerCall float64 `json:"allocs_per_call"`
 	BytesPerCall  float64 `json:"bytes_per_call"`
-	// Throughput and P50 are against direct.
+	// Throughput and P50 are the medians of what each turn was against the turn
+	// of direct in the same round.
 	Throughput float64 `json:"throughput_ratio"`
 	P50        float64 `json:"p50_ratio"`
+	// Failure is one of the failures.
+	Failure string `json:"failure,omitzero"`
 }
 
 // Run implements the command.
@@ -139,7 +144,7 @@ func (b *benchCmd) measure(ctx context.Context, dir string) (*benchReport, error
 		return nil, err
 	}
 	if b.Hub == "" {
-		url, stop, err := startBenchHub(ctx, dir, direct)
+		url, stop, err := startBenchHub(ctx, dir, direct, b.Era)
 		if err != nil {
 			return nil, err
 		}
@@ -158,38 +163,75 @@ func (b *benchCmd) measure(ctx context.Context, dir string) (*benchReport, error
 		legs = append(legs, floor.legs...)
 	}
 
-	report := &benchReport{Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0), Method: mcp.MethodToolsCall, Tool: b.Tool, Bytes: len(first)}
+	report := &benchReport{Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0), Era: b.Era, Method: mcp.MethodToolsCall, Tool: b.Tool, Bytes: len(first)}
 	if b.List {
 		report.Method, report.Tool = mcp.MethodToolsList, ""
 		report.Tools = countTools(first)
 	}
 	for _, callers := range b.Callers {
-		samples, err := compare(ctx, legs, callers, b.Rounds, b.Duration)
+		rounds, err := compare(ctx, legs, callers, b.Rounds, b.Duration)
 		if err != nil {
 			return nil, err
 		}
-		report.add(callers, legs, samples)
+		report.add(callers, legs, rounds)
 	}
 	return report, nil
 }
 
-// request is the modern request of the comparison.
+// request is the request of the comparison. That of the legacy era lacks the
+// session, which [handshake] adds.
 func (b *benchCmd) request(tool string) (http.Header, []byte) {
 	header := http.Header{
-		"Content-Type":    {"application/json"},
-		"Accept":          {"application/json, text/event-stream"},
-		mcp.HeaderVersion: {mcp.LatestModern},
+		"Content-Type": {"application/json"},
+		"Accept":       {"application/json, text/event-stream"},
 	}
-	meta := `"_meta":{"` + mcp.MetaProtocolVersion + `":"` + mcp.LatestModern + `","` + mcp.MetaClientCapabilities + `":{},` +
-		`"` + mcp.MetaClientInfo + `":{"name":"hub-bench","version":"1"}}`
-	if b.List {
-		header.Set(mcp.HeaderMethod, mcp.MethodToolsList)
-		return header, []byte(`{"jsonrpc":"2.0","id":1,"method":"` + mcp.MethodToolsList + `","params":{` + meta + `}}`)
+	params := []string{}
+	method := mcp.MethodToolsList
+	if !b.List {
+		method = mcp.MethodToolsCall
+		params = append(params, `"name":`+string(mcp.QuoteString(tool)), `"arguments":`+b.Args)
 	}
-	header.Set(mcp.HeaderMethod, mcp.MethodToolsCall)
-	header.Set(mcp.HeaderName, tool)
-	body := append([]byte(`{"jsonrpc":"2.0","id":1,"method":"`+mcp.MethodToolsCall+`","params":{"name":`), mcp.AppendString(nil, tool)...)
-	return header, append(body, `,"arguments":`+b.Args+`,`+meta+`}}`...)
+	if b.Era == string(config.EraLegacy) {
+		header.Set(mcp.HeaderVersion, mcp.LatestLegacy)
+	} else {
+		header.Set(mcp.HeaderVersion, mcp.LatestModern)
+		header.Set(mcp.HeaderMethod, method)
+		if !b.List {
+			header.Set(mcp.HeaderName, tool)
+		}
+		params = append(params, `"_meta":{"`+mcp.MetaProtocolVersion+`":"`+mcp.LatestModern+`","`+mcp.MetaClientCapabilities+`":{},`+
+			`"`+mcp.MetaClientInfo+`":{"name":"hub-bench","version":"1"}}`)
+	}
+	return header, mcp.AppendRequest(nil, mcp.IntID(1), method, jsontext.Value("{"+strings.Join(params, ",")+"}"))
+}
+
+// handshake opens a session of the legacy era for a leg.
+func handshake(ctx context.Context, l *load, leg *leg) error {
+	hello := *leg
+	hello.header = leg.header.Clone()
+	hello.header.Del(mcp.HeaderVersion)
+	hello.header.Del(mcp.HeaderSession)
+	hello.body = mcp.AppendRequest(nil, mcp.IntID(0), mcp.MethodInitialize, jsontext.Value(
+		`{"protocolVersion":"`+mcp.LatestLegacy+`","capabilities":{},"clientInfo":{"name":"hub-bench","version":"1"}}`))
+	answer, err := l.callers[0].do(ctx, l.client, &hello)
+	if err == nil {
+		err = answered(answer.StatusCode, l.callers[0].body.Bytes())
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't open a session: %w", err)
+	}
+	if session := answer.Header.Get(mcp.HeaderSession); session != "" {
+		leg.header.Set(mcp.HeaderSession, session)
+	}
+	ready := *leg
+	ready.body = mcp.AppendRequest(nil, nil, mcp.NotifyInitialized, nil)
+	if answer, err = l.callers[0].do(ctx, l.client, &ready); err == nil && answer.StatusCode/100 != 2 {
+		err = fmt.Errorf("HTTP %d", answer.StatusCode)
+	}
+	if err != nil {
+		return fmt.Errorf("couldn't open a session: %w", err)
+	}
+	return nil
 }
 
 // until waits for the first good answer of a way: what was just started needs a
@@ -202,7 +244,13 @@ func until(ctx context.Context, leg *leg) ([]byte, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := l.callers[0].call(ctx, l.client, leg)
+		var err error
+		if leg.header.Get(mcp.HeaderVersion) == mcp.LatestLegacy && leg.header.Get(mcp.HeaderSession) == "" {
+			err = handshake(ctx, l, leg)
+		}
+		if err == nil {
+			err = l.callers[0].call(ctx, l.client, leg)
+		}
 		if err == nil {
 			return l.callers[0].body.Bytes(), nil
 		}
@@ -258,9 +306,9 @@ func startBackend(ctx context.Context, command string) (url string, stop func(),
 }
 
 // startBenchHub runs a hub in this process with one server, the one at direct.
-func startBenchHub(ctx context.Context, dir, direct string) (url string, stop func(), err error) {
+func startBenchHub(ctx context.Context, dir, direct, era string) (url string, stop func(), err error) {
 	path := filepath.Join(dir, "hub.yaml")
-	yaml := "hub: bench\nlisten: 127.0.0.1:0\nstate_dir: state\npolicy: allow_all\nservers:\n  bench:\n    url: " + strconv.Quote(direct) + "\n"
+	yaml := "hub: bench\nlisten: 127.0.0.1:0\nstate_dir: state\npolicy: allow_all\nservers:\n  bench:\n    url: " + strconv.Quote(direct) + "\n    era: " + era + "\n"
 	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
 		return "", nil, err
 	}
@@ -370,20 +418,43 @@ func startFloor(ctx context.Context, dir string, direct leg, answer []byte) (*fl
 	return f, nil
 }
 
-// add appends the rows of one number of callers; legs[0] is direct.
-func (r *benchReport) add(callers int, legs []leg, samples []sample) {
+// add appends the rows of one number of callers. rounds has one sample per leg
+// and round; legs[0] is direct.
+func (r *benchReport) add(callers int, legs []leg, rounds [][]sample) {
 	micros := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-	for i := range samples {
-		s := &samples[i]
-		n := float64(len(s.latencies))
-		r.Rows = append(r.Rows, benchRow{
-			Callers: callers, Way: legs[i].name, Calls: len(s.latencies), Failures: s.failures,
-			PerSecond: s.rate(), P50US: micros(s.percentile(50)), P99US: micros(s.percentile(99)),
-			AllocsPerCall: float64(s.mallocs) / n, BytesPerCall: float64(s.bytes) / n,
-			Throughput: s.rate() / samples[0].rate(),
-			P50:        float64(s.percentile(50)) / float64(samples[0].percentile(50)),
-		})
+	for i := range legs {
+		row := benchRow{Callers: callers, Way: legs[i].name}
+		median := func(of func(s, direct *sample) float64) float64 {
+			values := make([]float64, 0, len(rounds))
+			for _, samples := range rounds {
+				values = append(values, of(&samples[i], &samples[0]))
+			}
+			return medianOf(values)
+		}
+		for _, samples := range rounds {
+			s := &samples[i]
+			row.Calls += len(s.latencies)
+			row.Failures += s.failures
+			if s.failure != nil {
+				row.Failure = s.failure.Error()
+			}
+		}
+		row.PerSecond = median(func(s, _ *sample) float64 { return s.rate() })
+		row.P50US = median(func(s, _ *sample) float64 { return micros(s.percentile(50)) })
+		row.P99US = median(func(s, _ *sample) float64 { return micros(s.percentile(99)) })
+		row.AllocsPerCall = median(func(s, _ *sample) float64 { return float64(s.mallocs) / float64(len(s.latencies)) })
+		row.BytesPerCall = median(func(s, _ *sample) float64 { return float64(s.bytes) / float64(len(s.latencies)) })
+		row.Throughput = median(func(s, direct *sample) float64 { return s.rate() / direct.rate() })
+		row.P50 = median(func(s, direct *sample) float64 { return micros(s.percentile(50)) / micros(direct.percentile(50)) })
+		r.Rows = append(r.Rows, row)
 	}
+}
+
+// medianOf sorts values and returns the middle one, of two the mean.
+func medianOf(values []float64) float64 {
+	slices.Sort(values)
+	n := len(values)
+	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
 func (r *benchReport) print(c *console) error {
@@ -391,7 +462,7 @@ func (r *benchReport) print(c *console) error {
 	if r.Tools > 0 {
 		what = fmt.Sprintf("%s of %d tools", r.Method, r.Tools)
 	}
-	fmt.Fprintf(c.out, "%s, answer of %d bytes, %d CPUs, %s\n\n", safe(what), r.Bytes, r.CPUs, r.Go)
+	fmt.Fprintf(c.out, "%s, %s, answer of %d bytes, %d CPUs, %s\n\n", safe(what), r.Era, r.Bytes, r.CPUs, r.Go)
 	rows := [][]string{{"CALLERS", "WAY", "CALLS/S", "OF DIRECT", "P50", "OF DIRECT", "P99", "ALLOCS", "BYTES", "FAILURES"}}
 	for _, row := range r.Rows {
 		rows = append(rows, []string{
@@ -404,6 +475,12 @@ func (r *benchReport) print(c *console) error {
 	if err := c.table(rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(c.out, "\nAllocations are per call, of this process: the client alone, with hub also the hub that runs in it.\n")
+	for _, row := range r.Rows {
+		if row.Failure != "" {
+			fmt.Fprintf(c.out, "a failure of %d callers: %s\n", row.Callers, oneLine(row.Failure))
+		}
+	}
+	_, err := fmt.Fprint(c.out, "\nEach is the median of the rounds; OF DIRECT compares with direct in the same round. Allocations are per call, of\n"+
+		"this process: the client alone, with hub also the hub if it runs in it.\n")
 	return err
 }

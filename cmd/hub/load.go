@@ -33,18 +33,6 @@ type sample struct {
 	failure        error // one of them
 }
 
-// add takes the requests of another sample of the same leg in.
-func (s *sample) add(other sample) {
-	s.latencies = append(s.latencies, other.latencies...)
-	s.elapsed += other.elapsed
-	s.mallocs += other.mallocs
-	s.bytes += other.bytes
-	s.failures += other.failures
-	if s.failure == nil {
-		s.failure = other.failure
-	}
-}
-
 // percentile is the latency that p percent of the requests do not exceed.
 func (s *sample) percentile(p int) time.Duration {
 	if len(s.latencies) == 0 {
@@ -112,7 +100,11 @@ func (l *load) run(ctx context.Context, leg *leg, d time.Duration) sample {
 	s.mallocs, s.bytes = after.Mallocs-before.Mallocs, after.TotalAlloc-before.TotalAlloc
 	for i := range l.callers {
 		c := &l.callers[i]
-		s.add(sample{latencies: c.latencies, failures: c.failures, failure: c.failure})
+		s.latencies = append(s.latencies, c.latencies...)
+		s.failures += c.failures
+		if c.failure != nil {
+			s.failure = c.failure
+		}
 	}
 	return s
 }
@@ -129,23 +121,30 @@ func (c *caller) measure(ctx context.Context, client *http.Client, leg *leg) {
 	}
 }
 
-// call makes the request once and leaves the body of the answer in c.body.
+// call makes the request once and checks the answer.
 func (c *caller) call(ctx context.Context, client *http.Client, leg *leg) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, leg.url, bytes.NewReader(leg.body))
+	res, err := c.do(ctx, client, leg)
 	if err != nil {
 		return err
+	}
+	return answered(res.StatusCode, c.body.Bytes())
+}
+
+// do makes the request once and leaves the body of the answer in c.body.
+func (c *caller) do(ctx context.Context, client *http.Client, leg *leg) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, leg.url, bytes.NewReader(leg.body))
+	if err != nil {
+		return nil, err
 	}
 	req.Header = leg.header
 	res, err := client.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	c.body.Reset()
-	if _, err := io.Copy(&c.body, res.Body); err != nil {
-		return err
-	}
-	return answered(res.StatusCode, c.body.Bytes())
+	_, err = io.Copy(&c.body, res.Body)
+	return res, err
 }
 
 // answered says whether an answer holds a result that is no error. It looks for
@@ -161,25 +160,28 @@ func answered(status int, body []byte) error {
 }
 
 // compare measures legs in turn, so that whatever else the machine does meets
-// all of them: rounds of d each, after one round that does not count.
-func compare(ctx context.Context, legs []leg, callers, rounds int, d time.Duration) ([]sample, error) {
+// all of them: rounds of d each, after one round that does not count. It returns
+// one sample per round and leg.
+func compare(ctx context.Context, legs []leg, callers, rounds int, d time.Duration) ([][]sample, error) {
 	l := newLoad(callers)
 	defer l.close()
-	total := make([]sample, len(legs))
+	all := make([][]sample, 0, rounds)
 	for round := range rounds + 1 {
+		samples := make([]sample, len(legs))
 		for i := range legs {
 			n := (i + round) % len(legs) // nobody is always the first
-			s := l.run(ctx, &legs[n], d)
+			runtime.GC()                 // nobody pays for another's garbage
+			samples[n] = l.run(ctx, &legs[n], d)
 			if err := context.Cause(ctx); err != nil {
 				return nil, err
 			}
-			if len(s.latencies) == 0 {
-				return nil, errors.Join(fmt.Errorf("no request of %s succeeded", legs[n].name), s.failure)
-			}
-			if round > 0 {
-				total[n].add(s)
+			if len(samples[n].latencies) == 0 {
+				return nil, errors.Join(fmt.Errorf("no request of %s succeeded", legs[n].name), samples[n].failure)
 			}
 		}
+		if round > 0 {
+			all = append(all, samples)
+		}
 	}
-	return total, nil
+	return all, nil
 }
