@@ -21,7 +21,7 @@ func several(t *testing.T, more string) *hubproc.Hub {
 	t.Helper()
 	h := start(t, fmt.Sprintf(`hub: several
 policy:
-  deny: [testbed/fail_rpc, {tool: testbed/echo, when: 'arguments.text == "secret"'}]
+  deny: [testbed/fail_rpc, {tool: testbed/echo, when: 'args.text == "secret"'}]
   ask: [testbed/ask]
   allow: ["*/*"]
 max_message_bytes: 9MiB

@@ -54,7 +54,7 @@ servers:
 		{"call testbed__ask", 3, "approv"},
 		{"call broken__anything", 7, "broken__anything"},
 		{"call nonsense", 7, "nonsense"},
-		{`call testbed__fail {"message":"no luck"}`, 5, "no luck"},
+		{`call testbed__fail {"message":"no_luck"}`, 5, "no_luck"},
 		{"call bad__own_error", 5, "own words"},
 		{"call testbed__hang --timeout 300ms", 6, ""},
 		{"call dice__roll [1]", 2, ""},
@@ -64,7 +64,7 @@ servers:
 		{"policy explain testbed/fail_rpc", 0, "deny"},
 		{"policy explain testbed/ask", 0, "ask"},
 		{"policy explain testbed/echo", 0, "allow"},
-		{"policy explain nobody/echo", 0, ""},
+		{"policy explain nobody/echo", 7, "nobody"},
 		{"policy explain nonsense", 2, "server/tool"},
 		{"events server.broken.failed", 0, "nonexistent"},
 	} {
@@ -83,7 +83,7 @@ servers:
 		"tools --format anthropic":        "0.input_schema",
 		"tools --format openai":           "0.function",
 		"tools --format gemini":           "0.functionDeclarations",
-		"policy explain --json dice/roll": "effect",
+		"policy explain --json dice/roll": "decision.effect",
 		"call --json dice__roll":          "content.0.text",
 		"events --json server.broken":     "subject",
 	} {
