@@ -42,6 +42,9 @@ func ParseParams(params jsontext.Value) (Params, error) {
 			p.HasCursor = true
 			return str(name, v, &p.Cursor)
 		case "arguments":
+			if v.Kind() == 'n' {
+				return nil // what clients send that have none; as good as absent
+			}
 			if v.Kind() != '{' {
 				return InvalidParams("params.arguments must be an object")
 			}
