@@ -51,6 +51,7 @@ type waiter struct {
 	noteBytes int
 	skipping  bool // a notification in parts that does not fit
 	got       int  // bytes of the current message in parts
+	part      span // the newest part of it
 }
 
 // message is one reply as the mux has understood it.
@@ -79,7 +80,7 @@ var waiters = sync.Pool{New: func() any {
 func (m *mux) open(subject, worker string) *waiter {
 	w := waiters.Get().(*waiter)
 	w.mux, w.subject, w.worker = m, subject, worker
-	w.seq, w.done, w.noteBytes, w.skipping, w.got = 0, false, 0, false, 0
+	w.seq, w.done, w.noteBytes, w.skipping, w.got, w.part = 0, false, 0, false, 0, span{}
 	m.mu.Lock()
 	m.next++
 	w.token = m.next
@@ -154,16 +155,17 @@ func (w *waiter) take(in message, numbered bool, seq int) bool {
 		w.seq++
 	}
 	if in.span.parts > 1 {
+		w.part.part++
 		if in.span.part == 1 {
-			w.got = 0
-			if in.span.size > w.mux.max && in.kind != kindNotify {
-				in = message{kind: kindBroken, fault: tooLarge("a reply", in.span.size, w.mux.max)}
-			}
+			w.part, w.got = in.span, 0
 		}
 		w.got += len(in.body)
-		if w.got > in.span.size {
-			in = broken("a message in parts is longer than the %d bytes it promised", in.span.size)
-		} else if in.span.part == in.span.parts && w.got < in.span.size {
+		switch {
+		case in.span != w.part:
+			in = broken("part %d of %d came where part %d of %d belongs", in.span.part, in.span.parts, w.part.part, w.part.parts)
+		case in.span.size > w.mux.max && in.kind != kindNotify: // a notification is dropped below
+			in = message{kind: kindBroken, fault: tooLarge("a reply", in.span.size, w.mux.max)}
+		case w.got > in.span.size || w.got < in.span.size && in.span.part == in.span.parts:
 			in = broken("a message in parts has %d of the %d bytes it promised", w.got, in.span.size)
 		}
 	}
@@ -265,11 +267,12 @@ func (a *assembler) add(in message) (body []byte, whole bool) {
 	return a.buf, in.span.part == in.span.parts
 }
 
-// openParts registers a waiter for the parts of a request whose first has size bytes.
-func (m *mux) openParts(subject string, size int) *waiter {
+// openParts registers a waiter for the parts of a request that follow first,
+// which has got bytes.
+func (m *mux) openParts(subject string, first span, got int) *waiter {
 	w := m.open(subject, "")
 	m.mu.Lock()
-	w.seq, w.got = 1, size
+	w.seq, w.part, w.got = 1, first, got
 	m.mu.Unlock()
 	return w
 }

@@ -276,7 +276,7 @@ func (in *Incoming) complete(ctx context.Context) error {
 		return &mcp.Fault{Kind: mcp.KindOverloaded, Reason: "request_bytes", Retryable: true, Message: "too many big requests arrive at once"}
 	}
 	defer c.assembling.Add(-size)
-	w := c.mux.openParts(in.Subject, len(in.Body))
+	w := c.mux.openParts(in.Subject, in.span, len(in.Body))
 	defer w.close()
 	a := assembler{buf: append(make([]byte, 0, in.span.size), in.Body...)}
 	if err := in.publish(kindContinue, span{}, w.inbox(), nil); err != nil {
