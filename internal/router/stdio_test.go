@@ -90,7 +90,7 @@ func TestStdioModern(t *testing.T) {
 	b.tells("cancelled")
 	p.send(`{"jsonrpc":"2.0","id":5,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` + clientMeta + `}}`)
 	p.next("acknowledged", `"io.modelcontextprotocol/subscriptionId":5`)
-	b.server.publish(bedDefs("echo"))
+	b.server.publish(bedDefs("echo", "wait"))
 	p.next("tools/list_changed", `"io.modelcontextprotocol/subscriptionId":5`)
 	// What is wrong is answered, and the pipe goes on.
 	p.send(`[{"jsonrpc":"2.0","id":6,"method":"ping"}]`)
