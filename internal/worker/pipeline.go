@@ -75,6 +75,9 @@ func readToolCall(params jsontext.Value) (toolCall, error) {
 			}
 			t.state = v
 		case "arguments", "_meta", "inputResponses":
+			if name == "arguments" && v.Kind() == 'n' {
+				return nil // as good as absent; see mcp.ParseParams
+			}
 			if v.Kind() != '{' {
 				return wrong(name, "an object")
 			}
