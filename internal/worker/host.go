@@ -136,6 +136,9 @@ func (h *host) drain(service *bus.Service) {
 		h.log.Warn("calls did not finish in time and are cut off", "running", service.Running())
 	}
 	h.at.wait(ctx)
+	// Nobody can come back for what waits: the server may still hear of it.
+	h.in.lot.drop(h.server)
+	h.server.calls.Wait()
 }
 
 func (h *host) unclaim(epoch uint64) {

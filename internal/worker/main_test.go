@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 )
 
@@ -77,6 +78,8 @@ var childPrograms = map[string]func(){
 	"sleep": func() { time.Sleep(time.Hour) },
 	// testbed is the builtin server as a process; mcpChild says what is added.
 	"testbed": func() { runTestbed() },
+	// asker is a legacy server that asks its client things.
+	"asker": func() { _ = newAsker().Run(context.Background(), &sdk.StdioTransport{}) },
 	// dies ends with an error as soon as it starts, in the middle of its work.
 	"dies": func() {
 		fmt.Fprintln(os.Stderr, "cannot open the database")

@@ -99,6 +99,14 @@ func (c *call) resume(ctx context.Context) (bus.Reply, error) {
 	return p.attend(ctx, c)
 }
 
+// giveUp ends the call that c wanted to continue and must not: it would only be
+// in the way of others.
+func (c *call) giveUp(why error) {
+	if p, err := c.server.lot.take(c); err == nil {
+		p.cancel(why)
+	}
+}
+
 // attend waits with the caller until the server has answered or asks something.
 func (p *parked) attend(ctx context.Context, c *call) (bus.Reply, error) {
 	for {
@@ -314,14 +322,14 @@ func (l *lot) drop(s *server) {
 }
 
 // sameJSON reports whether two arguments objects are the same but for white space
-// and the order of members; nil is an empty one. Numbers are the same if they are written the same.
+// and the order of members; an absent one is empty. Numbers are the same if they are written the same.
 func sameJSON(a, b jsontext.Value) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
 	a, b = a.Clone(), b.Clone()
 	for _, v := range []*jsontext.Value{&a, &b} {
-		if *v == nil {
+		if len(*v) == 0 {
 			*v = jsontext.Value("{}")
 		}
 		err := v.Format(jsontext.ReorderRawObjects(true), jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))

@@ -113,6 +113,7 @@ func (s *server) callTool(ctx context.Context, in *bus.Incoming, m *mcp.Message)
 	c := &call{server: s, in: in, message: m, params: params, tool: tool, def: def, start: time.Now()}
 	if err := c.decide(); err != nil {
 		c.emit("denied", "denied")
+		c.giveUp(err)
 		return bus.Reply{}, err
 	}
 	c.emit("started", "")
