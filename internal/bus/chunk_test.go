@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,15 +16,21 @@ import (
 	"toolhub/internal/mcp"
 )
 
-// sized makes a JSON-RPC message of exactly size bytes, each part of it different.
-func sized(size int) []byte {
-	b := bytes.NewBufferString(`{"jsonrpc":"2.0","id":1,"result":"`)
-	for i := 0; b.Len() < size; i++ {
-		fmt.Fprintf(b, "%d,", i)
+// filler is text in which no two kilobytes are alike.
+var filler = sync.OnceValue(func() []byte {
+	b := make([]byte, 0, 9<<20)
+	for i := 0; len(b) < 9<<20; i++ {
+		b = append(b, strings.Repeat("x", 1000)...)
+		b = strconv.AppendInt(b, int64(i), 10)
 	}
-	b.Truncate(size - 2)
-	b.WriteString(`"}`)
-	return b.Bytes()
+	return b
+})
+
+// sized makes a JSON-RPC message of exactly size bytes.
+func sized(size int) []byte {
+	b := append(make([]byte, 0, size), `{"jsonrpc":"2.0","id":1,"result":"`...)
+	b = append(b, filler()[:size-len(b)-2]...)
+	return append(b, `"}`...)
 }
 
 func TestBigMessagesTravelInParts(t *testing.T) {

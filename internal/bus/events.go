@@ -174,6 +174,8 @@ func (m *emitter) encode(e *Event) ([]byte, error) {
 				return nil, err
 			}
 			data = m.data.Bytes()
+		} else if len(data) > 0 && !data.IsValid() {
+			return nil, errors.New("its data is no JSON")
 		}
 		if len(data) > 0 {
 			b = append(b, `,"datacontenttype":"application/json","data":`...)

@@ -112,6 +112,14 @@ func (f *feed) attempt(ctx context.Context, reason string) (live bool, err error
 	api, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	stream, err := f.js.Stream(api, f.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		// NATS has lost what it had stored. What this hub's processes know goes
+		// on; they need somewhere to write it.
+		err = f.conn.provision(ctx)
+		if err == nil {
+			stream, err = f.js.Stream(api, f.stream)
+		}
+	}
 	if err != nil {
 		return false, fmt.Errorf("couldn't look at the stream: %w", err)
 	}

@@ -71,9 +71,11 @@ func (c *Conn) provision(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	c.buckets = make(map[string]*bucket, len(specs))
-	for i, spec := range specs {
-		c.buckets[spec.name] = made[i]
+	if c.buckets == nil { // it is made once, by Connect; what is in it stays right
+		c.buckets = make(map[string]*bucket, len(specs))
+		for i, spec := range specs {
+			c.buckets[spec.name] = made[i]
+		}
 	}
 	return nil
 }

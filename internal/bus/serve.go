@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,7 +83,7 @@ type Service struct {
 func (c *Conn) Serve(subject, queue string, limit int, h Handler) (*Service, error) {
 	s := &Service{conn: c, subject: subject, queue: queue, limit: limit, handle: h, gone: make(chan struct{})}
 	s.stats.started = time.Now()
-	if p, ok := ParseSubject(subject); ok {
+	if p, ok := ParseSubject(strings.TrimSuffix(subject, ">") + "_"); ok {
 		s.server = p.Server
 	}
 	s.base, s.end = context.WithCancelCause(context.Background())

@@ -18,13 +18,21 @@ import (
 // current, state(false, reason) that it may be stale from now on. Both run on
 // the caller's goroutine; state may be nil.
 func (c *Conn) Watch(ctx context.Context, bucket, filter string, apply func(batch []Entry), state func(live bool, reason string)) error {
-	b, err := c.bucket(bucket)
+	f, err := c.watcher(bucket, filter, apply, state)
 	if err != nil {
 		return fmt.Errorf("couldn't watch: %w", err)
 	}
+	return f.run(ctx)
+}
+
+func (c *Conn) watcher(bucket, filter string, apply func([]Entry), state func(bool, string)) (*feed, error) {
+	b, err := c.bucket(bucket)
+	if err != nil {
+		return nil, err
+	}
 	filters := strings.Fields(filter)
 	if len(filters) == 0 {
-		return fmt.Errorf("couldn't watch %s: the filter is empty, use %q for all keys", bucket, ">")
+		return nil, fmt.Errorf("the filter of %s is empty, use %q for all keys", bucket, ">")
 	}
 	for i, f := range filters {
 		filters[i] = b.subject(f)
@@ -33,14 +41,13 @@ func (c *Conn) Watch(ctx context.Context, bucket, filter string, apply func(batc
 		state = func(bool, string) {}
 	}
 	v := &view{prefix: b.subject(""), have: make(map[string]uint64), apply: apply}
-	f := &feed{
+	return &feed{
 		conn: c, link: c.control, js: c.js, stream: "KV_" + b.name, subjects: filters,
 		start: func(cfg *jetstream.ConsumerConfig, _ *jetstream.StreamInfo) {
 			cfg.DeliverPolicy = jetstream.DeliverLastPerSubjectPolicy
 		},
 		restart: v.restart, apply: v.take, state: state,
-	}
-	return f.run(ctx)
+	}, nil
 }
 
 // view is what a watcher has delivered, as far as it needs that to tell what
