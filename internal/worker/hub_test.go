@@ -328,3 +328,10 @@ func child(name string, more ...string) string {
 	slices.Sort(env)
 	return fmt.Sprintf("{command: %q, env: {%s}%s}", os.Args[0], strings.Join(env, ", "), strings.Join(append([]string{""}, more...), ", "))
 }
+
+func discardEvents(bus.Event) {}
+
+func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// serverOf is a server of a view with the configuration, without a policy.
+func serverOf(c config.Server) *registry.Server { return &registry.Server{Config: c} }
