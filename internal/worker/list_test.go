@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,6 +183,9 @@ func startBench(t *testing.T, def *definition, answer func(call *mcp.Call) (json
 			return nil, b.fail
 		}
 		b.conn, b.changed = newScripted(answer), changed
+		if def.Config.Era == config.EraLegacy {
+			b.conn.info.Era = mcp.EraLegacy
+		}
 		return &link{conn: b.conn}, nil
 	}
 	b.server = newServer(def, dial, newLot("w"), discardEvents, func(post) {}, discardLog())
@@ -200,6 +205,30 @@ func (b *bench) failWith(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.fail = err
+}
+
+// dialled is the times of the dials so far.
+func (b *bench) dialled() []time.Duration {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.dials)
+}
+
+// lose breaks the connection.
+func (b *bench) lose() {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.conn.lose(errors.New("gone"))
+}
+
+// tell tells the server that its list has changed.
+func (b *bench) tell() {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed()
 }
 
 func (b *bench) stop() {
@@ -226,12 +255,13 @@ func TestRestartBackoff(t *testing.T) {
 		b := startBench(t, testDefinition(nil), func(*mcp.Call) (jsontext.Value, error) { return jsontext.Value(oneTool), nil })
 		synctest.Wait()
 		b.failWith(errors.New("nothing there"))
-		b.conn.lose(errors.New("gone"))
+		b.lose()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		var early, late bool
-		for i := 1; i < len(b.dials); i++ { // dials[0] went well
-			gap := b.dials[i] - b.dials[i-1]
+		dials := b.dialled()
+		for i := 1; i < len(dials); i++ { // dials[0] went well
+			gap := dials[i] - dials[i-1]
 			limit := min(time.Second<<min(i-1, 10), 30*time.Second)
 			if gap > limit {
 				t.Errorf("wait %d was %v, at most %v is right", i, gap, limit)
@@ -239,27 +269,27 @@ func TestRestartBackoff(t *testing.T) {
 			early = early || i > 6 && gap < 12*time.Second
 			late = late || i > 6 && gap > 18*time.Second
 		}
-		if n := len(b.dials); n < 25 || n > 200 {
+		if n := len(b.dialled()); n < 25 || n > 200 {
 			t.Errorf("%d attempts in ten minutes", n)
 		}
 		if !early || !late {
-			t.Errorf("the waits are not spread: %v", b.dials)
+			t.Errorf("the waits are not spread: %v", dials)
 		}
-		if state, _, attempts := b.state(); state != "failed" || attempts != len(b.dials) {
-			t.Errorf("state %s after %d attempts, %d dials", state, attempts, len(b.dials))
+		if state, _, attempts := b.state(); state != "failed" || attempts != len(b.dialled()) {
+			t.Errorf("state %s after %d attempts, %d dials", state, attempts, len(b.dialled()))
 		}
 		// It runs for less than a minute: the count goes on. For longer: it starts over.
 		b.failWith(nil)
 		time.Sleep(31 * time.Second)
 		b.failWith(errors.New("nothing there"))
-		b.conn.lose(errors.New("gone"))
+		b.lose()
 		if _, _, attempts := b.state(); attempts < 10 {
 			t.Errorf("%d attempts after a short life", attempts)
 		}
 		b.failWith(nil)
 		time.Sleep(2 * time.Minute)
 		b.failWith(errors.New("nothing there"))
-		b.conn.lose(errors.New("gone"))
+		b.lose()
 		if _, _, attempts := b.state(); attempts != 1 {
 			t.Errorf("%d attempts after a long life", attempts)
 		}
@@ -286,11 +316,11 @@ func TestReconnectEverySecond(t *testing.T) {
 				b := startBench(t, def, func(*mcp.Call) (jsontext.Value, error) { return jsontext.Value(oneTool), nil })
 				synctest.Wait()
 				b.failWith(c.err)
-				before := len(b.dials)
-				b.conn.lose(errors.New("gone"))
+				before := len(b.dialled())
+				b.lose()
 				time.Sleep(time.Minute)
 				state, _, attempts := b.state()
-				if n := len(b.dials) - before; n < c.from || n > c.to || state != c.wantState || attempts != 0 {
+				if n := len(b.dialled()) - before; n < c.from || n > c.to || state != c.wantState || attempts != 0 {
 					t.Errorf("%d dials, state %s, %d attempts", n, state, attempts)
 				}
 				b.failWith(nil)
@@ -328,25 +358,30 @@ func TestBreaker(t *testing.T) {
 			defer mu.Unlock()
 			bad = v
 		}
-		if state, _, _ := b.state(); state != "up" || fetches != 1 {
-			t.Fatalf("%s after %d fetches", state, fetches)
+		fetched := func() int {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return fetches
+		}
+		if state, _, _ := b.state(); state != "up" || fetched() != 1 {
+			t.Fatalf("%s after %d fetches", state, fetched())
 		}
 		// A storm of changes is one fetch a second.
 		for range 100 {
-			b.changed()
+			b.tell()
 		}
 		time.Sleep(10 * time.Second)
 		for range 50 {
-			b.changed()
+			b.tell()
 			time.Sleep(100 * time.Millisecond)
 		}
-		synctest.Wait()
-		if fetches < 6 || fetches > 8 {
-			t.Errorf("%d fetches", fetches)
+		if n := fetched(); n < 6 || n > 8 {
+			t.Errorf("%d fetches", n)
 		}
 		time.Sleep(10 * time.Second)
 		set(true)
-		b.changed()
+		b.tell()
 		if state, withheld, _ := b.state(); state != "degraded" || withheld || b.live.Load().unavailable != nil {
 			t.Errorf("after one failure: %s, withheld %v, %v", state, withheld, b.live.Load().unavailable)
 		}
@@ -354,9 +389,9 @@ func TestBreaker(t *testing.T) {
 		if state, withheld, _ := b.state(); state != "degraded" || !withheld || b.live.Load().unavailable == nil {
 			t.Errorf("after several failures: %s, withheld %v", state, withheld)
 		}
-		before := fetches
+		before := fetched()
 		time.Sleep(10 * time.Minute)
-		if n := fetches - before; n < 15 || n > 60 {
+		if n := fetched() - before; n < 15 || n > 60 {
 			t.Errorf("%d fetches of a broken list in ten minutes", n)
 		}
 		set(false)
@@ -371,23 +406,23 @@ func TestBreaker(t *testing.T) {
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		fetches := 0
+		var fetches atomic.Int64
 		b := startBench(t, testDefinition(nil), func(call *mcp.Call) (jsontext.Value, error) {
 			if call.Method == mcp.MethodToolsList {
-				fetches++
+				fetches.Add(1)
 			}
 			return jsontext.Value(strings.TrimSuffix(oneTool, "}") + `,"ttlMs":20000}`), nil
 		})
 		b.state()
 		time.Sleep(19 * time.Second)
 		synctest.Wait()
-		if fetches != 1 {
-			t.Errorf("%d fetches before the end", fetches)
+		if n := fetches.Load(); n != 1 {
+			t.Errorf("%d fetches before the end", n)
 		}
 		time.Sleep(42 * time.Second)
 		synctest.Wait()
-		if fetches != 4 {
-			t.Errorf("%d fetches in a minute, want 4", fetches)
+		if n := fetches.Load(); n != 4 {
+			t.Errorf("%d fetches in a minute, want 4", n)
 		}
 	})
 }
@@ -400,7 +435,8 @@ func TestHealthProbe(t *testing.T) {
 			var mu sync.Mutex
 			var deaf bool
 			asked := map[string]int{}
-			b := startBench(t, testDefinition(nil), func(call *mcp.Call) (jsontext.Value, error) {
+			def := testDefinition(func(s *config.Server) { s.Era = config.Era(era) })
+			b := startBench(t, def, func(call *mcp.Call) (jsontext.Value, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				asked[call.Method]++
@@ -413,12 +449,19 @@ func TestHealthProbe(t *testing.T) {
 				return nil, mcp.MethodNotFound(call.Method) // an answer too
 			})
 			b.state()
-			b.conn.info.Era = era
 			time.Sleep(91 * time.Second)
+			calls := func(asked map[string]int, method string) int {
+				mu.Lock()
+				defer mu.Unlock()
+				if method == "" {
+					return len(asked)
+				}
+				return asked[method]
+			}
 			state, _, _ := b.state()
 			want := map[mcp.Era]string{mcp.EraModern: mcp.MethodDiscover, mcp.EraLegacy: mcp.MethodPing}[era]
-			if state != "up" || asked[want] != 3 || len(asked) != 2 || len(b.dials) != 1 {
-				t.Errorf("%s: %s after %v and %d dials", era, state, asked, len(b.dials))
+			if state != "up" || calls(asked, want) != 3 || calls(asked, "") != 2 || len(b.dialled()) != 1 {
+				t.Errorf("%s: %s after %v and %d dials", era, state, asked, len(b.dialled()))
 			}
 			mu.Lock()
 			deaf = true
@@ -432,7 +475,7 @@ func TestHealthProbe(t *testing.T) {
 			l.busy.Add(-1)
 			time.Sleep(31 * time.Second)
 			b.state()
-			if len(b.dials) < 2 {
+			if len(b.dialled()) < 2 {
 				t.Errorf("%s: a deaf server was not connected anew", era)
 			}
 		})
