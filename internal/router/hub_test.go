@@ -39,7 +39,7 @@ type testHub struct {
 func newTestHub(t testing.TB, yaml string) *testHub {
 	t.Helper()
 	h := newIdleHub(t, yaml)
-	h.engine = newEngine(h.conn, slog.New(slog.DiscardHandler))
+	h.engine = newEngine(h.conn, h.discard())
 	h.background(h.engine.run)
 	if err := h.engine.registry.WaitSynced(h.ctx()); err != nil {
 		t.Fatal(err)
@@ -69,6 +69,8 @@ func newIdleHub(t testing.TB, yaml string) *testHub {
 	}
 	return h
 }
+
+func (h *testHub) discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // ctx bounds what a test waits for.
 func (h *testHub) ctx() context.Context {

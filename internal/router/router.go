@@ -52,6 +52,8 @@ type Router struct {
 	engine   *engine
 	fronts   *fronts
 	started  time.Time
+	pipes    sync.WaitGroup // the clients on stdio
+	parts    sync.WaitGroup // what Run has started
 }
 
 // New makes a router. It serves nobody before [Router.Run].
@@ -90,9 +92,8 @@ func (r *Router) Run(ctx context.Context) error {
 	// What calls need stays until the last of them has ended.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
-	var parts sync.WaitGroup
 	part := func(name string, run func(context.Context) error) {
-		parts.Go(func() {
+		r.parts.Go(func() {
 			if err := run(work); work.Err() == nil {
 				failed(fmt.Errorf("%s: %w", name, errors.Join(err, errEnded)))
 			}
@@ -103,7 +104,7 @@ func (r *Router) Run(ctx context.Context) error {
 	err := r.serve(serving)
 	r.fronts.close()
 	stop(err)
-	parts.Wait()
+	r.parts.Wait()
 	return err
 }
 
@@ -128,12 +129,10 @@ func (r *Router) serve(ctx context.Context) error {
 	defer web.close()
 	ended := make(chan error, 1)
 	if r.listener != nil {
-		go func() { ended <- web.server.Serve(r.listener) }()
-	} else {
-		close(ended)
+		r.parts.Go(func() { ended <- web.server.Serve(r.listener) })
 	}
 	select {
-	case err = <-waitFor(r.listener != nil, ended):
+	case err = <-ended:
 		err = fmt.Errorf("couldn't serve HTTP: %w", err)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -153,16 +152,22 @@ func (r *Router) serve(ctx context.Context) error {
 	}
 	drains.Wait()
 	r.fronts.cancel()
-	web.close()
-	<-ended
 	return err
 }
 
-func waitFor(wanted bool, c <-chan error) <-chan error {
-	if wanted {
-		return c
+// drainPipes waits for the clients on stdio, which were told to end as Run was.
+func (r *Router) drainPipes(ctx context.Context) error {
+	ended := make(chan struct{})
+	r.parts.Go(func() {
+		r.pipes.Wait()
+		close(ended)
+	})
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return nil
 }
 
 func drainTimeout(e *engine) time.Duration {
