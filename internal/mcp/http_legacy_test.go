@@ -79,6 +79,44 @@ func TestHTTPSessionLost(t *testing.T) {
 	}
 }
 
+// TestHTTPSessionLostLate: a call that hears of it when the session is already
+// renewed uses the new one.
+func TestHTTPSessionLostLate(t *testing.T) {
+	renewed := make(chan struct{})
+	var w *web
+	w = serveWeb(t, func(a *webAnswer, m *Message) {
+		session := a.r.Header.Get(HeaderSession)
+		switch {
+		case m.Method == MethodInitialize:
+			a.Header().Set(HeaderSession, fmt.Sprintf("s%d", w.count("POST "+MethodInitialize)))
+			a.result(m, legacyInitialize)
+		case m.IsNotification():
+			a.WriteHeader(202)
+		case session != "s1":
+			a.result(m, `{"session":"`+session+`"}`)
+		default:
+			if FieldString(m.Params, "name") == "late" {
+				<-renewed
+			}
+			a.text(404, "")
+		}
+	})
+	c := connectWeb(t, w, ConnectOptions{Era: EraChoice(EraLegacy)})
+	var group sync.WaitGroup
+	group.Go(func() {
+		result, err := c.Call(t.Context(), toolCall("late"))
+		wantOutcome(t, "late", result, err, `{"session":"s2"}`)
+	})
+	waitFor(t, "call", func() bool { return w.count("POST "+MethodToolsCall) == 1 })
+	result, err := c.Call(t.Context(), toolCall("first"))
+	wantOutcome(t, "first", result, err, `{"session":"s2"}`)
+	close(renewed)
+	group.Wait()
+	if n := w.count("POST " + MethodInitialize); n != 2 {
+		t.Errorf("initialize was sent %d times", n)
+	}
+}
+
 // TestHTTPSessionGone: what comes of it when a session cannot be renewed, or is
 // lost again at once.
 func TestHTTPSessionGone(t *testing.T) {
@@ -351,6 +389,19 @@ func TestHTTPLegacyStream(t *testing.T) {
 		wantOutcome(t, "call", result, err, `{}`)
 		waitFor(t, "second GET", func() bool { return w.count("GET") > 1 })
 	})
+	t.Run("busy with comments", func(t *testing.T) {
+		t.Parallel()
+		done := make(chan int, 1)
+		w := serveWeb(t, legacyWeb(func(a *webAnswer, m *Message) {
+			if a.r.Method == http.MethodGet {
+				done <- comments(a)
+			}
+		}))
+		connectWeb(t, w, ConnectOptions{OnListChanged: func(ListKind) {}, ListenIdleTimeout: 300 * time.Millisecond})
+		if n := <-done; n != 50 {
+			t.Errorf("cut after %d comments", n)
+		}
+	})
 	t.Run("of a lost session", func(t *testing.T) {
 		t.Parallel()
 		ended := make(chan struct{}, 8)
@@ -376,6 +427,19 @@ func TestHTTPLegacyStream(t *testing.T) {
 			t.Errorf("session %s", got)
 		}
 	})
+}
+
+// comments sends 50 comments in half a second, and returns how many it got rid of.
+func comments(a *webAnswer) int {
+	for i := range 50 {
+		a.raw(":\n\n")
+		select {
+		case <-a.r.Context().Done():
+			return i
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return 50
 }
 
 // TestHTTPListen: the modern stream of changes, likewise.
@@ -419,16 +483,7 @@ func TestHTTPListen(t *testing.T) {
 		t.Parallel()
 		done := make(chan int, 1)
 		w := serveWeb(t, listening(func(a *webAnswer, m *Message, n int) {
-			for i := range 50 {
-				a.raw(":\n\n")
-				select {
-				case <-a.r.Context().Done():
-					done <- i
-					return
-				case <-time.After(10 * time.Millisecond):
-				}
-			}
-			done <- 50
+			done <- comments(a)
 			<-a.r.Context().Done()
 		}))
 		connectWeb(t, w, ConnectOptions{OnListChanged: func(ListKind) {}, ListenIdleTimeout: 300 * time.Millisecond})

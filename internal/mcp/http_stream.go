@@ -108,11 +108,11 @@ func (c *httpConn) resume(x *httpExchange, rd *eventReader) (*http.Response, err
 
 // drain reads the little that may be left of an answer, such as the end of its
 // stream, which is on its way, so that the connection can be used again. A server
-// that leaves its streams open is waited for only a few times.
+// that leaves its streams open is waited for only now and then.
 func (c *httpConn) drain(resp *http.Response) {
-	const patience, most, tries = 5 * time.Millisecond, 4 << 10, 3
+	const patience, most, tries, again = 5 * time.Millisecond, 4 << 10, 3, 16
 	defer resp.Body.Close()
-	if c.unended.Load() >= tries {
+	if c.unended.Load() >= tries && c.unended.Add(1)%again != 0 {
 		return
 	}
 	timer := time.AfterFunc(patience, func() { _ = resp.Body.Close() })

@@ -402,6 +402,9 @@ func TestHTTPTraps(t *testing.T) {
 				if n := w.count("POST tools/call"); n != 2 {
 					t.Errorf("%d calls reached the server: %s", n, w.requests())
 				}
+				if n := w.count("GET"); n != 0 && era == EraModern {
+					t.Errorf("a modern stream was resumed: %s", w.requests())
+				}
 			})
 		}
 	}
@@ -793,6 +796,7 @@ func TestHTTPReuse(t *testing.T) {
 	w := serveWeb(t, modernWeb(func(a *webAnswer, m *Message) {
 		if FieldString(m.Params, "name") == "stream" {
 			a.resultEvent(m, `{}`)
+			time.Sleep(time.Millisecond) // the end comes a little later
 		} else {
 			a.result(m, `{}`)
 		}
@@ -818,7 +822,7 @@ func TestHTTPReuse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if dials > 5 { // a slow machine may lose one or two
+	if dials > 20 { // a slow machine may lose some of the 25 streams
 		t.Errorf("%d connections for 50 calls", dials)
 	}
 }

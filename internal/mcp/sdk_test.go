@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 logging is deprecated, and servers go on using it.
+
 package mcp_test
 
 import (

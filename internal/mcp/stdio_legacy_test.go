@@ -184,7 +184,12 @@ func TestStdioLegacyAsks(t *testing.T) {
 		if got := strings.Join(answers, "\n"); got != `"e1"{"action":"accept","of":"elicitation/create","m":"sure?"}`+"\n7{}" {
 			t.Errorf("answers:\n%s", got)
 		}
-		result, err = c.Call(t.Context(), toolCall("b")) // whose caller declared nothing
+		x = toolCall("b") // whose caller declared nothing, so that it runs beside others
+		x.Request = func(context.Context, string, jsontext.Value) (jsontext.Value, *Error) {
+			t.Error("asked")
+			return nil, nil
+		}
+		result, err = c.Call(t.Context(), x)
 		wantOutcome(t, "without", result, err, `{}`)
 		if got := strings.Join(answers, "\n"); !strings.HasPrefix(got, `"e1"elicitation/create is refused`) {
 			t.Errorf("answers:\n%s", got)
@@ -290,6 +295,29 @@ func TestStdioCancel(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestOutbox: what is urgent goes first, and what is taken back not at all.
+func TestOutbox(t *testing.T) {
+	o := newOutbox()
+	o.push([]byte("a\n"))
+	b := o.push([]byte("b"))
+	o.push([]byte("c"))
+	o.jump([]byte("x"))
+	if !o.withdraw(b) {
+		t.Error("b was sent")
+	}
+	if got := string(o.take(nil)); got != "x\na \nc\n" {
+		t.Errorf("sent %q", got)
+	}
+	for range maxUrgent {
+		if !o.jump(nil) {
+			t.Fatal("refused below the limit")
+		}
+	}
+	if o.jump(nil) {
+		t.Error("no limit")
+	}
 }
 
 // TestStdioStuck: a server that stops reading holds up no call beyond its time.
