@@ -104,7 +104,7 @@ servers:
 		{"no such tool", toolsCall, "", request(`"nonsense"`, "{}"), "fault", "not_found"},
 		{"a name with a zero-width character", toolsCall, "", request(`"ec`+"\u200b"+`ho"`, "{}"), "fault", "not_found"},
 		{"no such method", method(epoch, "nonsense.method"), "", `{"jsonrpc":"2.0","id":"x","method":"nonsense/method"}`, "error", "-32601"},
-		{"a header that is none", toolsCall, "%zz=%%%", echo, "result", "hello"}, // names that are not known are ignored
+		{"a header that is none", toolsCall, "%zz=%%%", echo, "fault", "call_header"},
 		{"a deadline that is a word", toolsCall, "id=h1&deadline=soon", echo, "fault", "deadline"},
 		{"a deadline that has passed", toolsCall, "id=h2&" + deadline, echo, "fault", "timeout"},
 		{"parts of nothing", toolsCall, "id=h3&parts=5&size=2", echo, "fault", "parts"},
@@ -139,6 +139,8 @@ servers:
 				}
 			case err != nil:
 				t.Error(err)
+			case row.want == "result" && reply.Header.Get("Toolhub-Reply") == "" && strings.Contains(string(reply.Data), row.text):
+				// The only reply, to one who doesn't know the header.
 			case !strings.HasPrefix(reply.Header.Get("Toolhub-Reply"), row.want+" ") || !strings.Contains(string(reply.Data), row.text):
 				t.Errorf("%s %.500s, want %s with %q", reply.Header.Get("Toolhub-Reply"), reply.Data, row.want, row.text)
 			}
@@ -202,11 +204,20 @@ servers:
 	for _, write := range []struct {
 		kv  jetstream.KeyValue
 		key string
-	}{{reg, "cat.victim"}, {reg, "own.victim"}, {defs, "server.victim"}, {defs, "settings"}} {
+	}{{reg, "cat.victim"}, {reg, "own.victim"}, {defs, "server.victim"}} {
 		if _, err := write.kv.PutString(soon(t), write.key, "{\xff"); err != nil {
 			t.Fatal(err)
 		}
 		fine(t, h)
+	}
+	// Settings that cannot be read are no policy, and without one nothing is
+	// allowed.
+	if _, err := defs.PutString(soon(t), "settings", "{\xff"); err != nil {
+		t.Fatal(err)
+	}
+	withdrawn(t, h, "dice__roll")
+	if _, _, err := h.Call(soon(t), "dice__roll", "{}"); err == nil {
+		t.Error("a tool can be called without a policy")
 	}
 	// A new start of the same hub writes its file over it.
 	stop(t, h)
