@@ -58,13 +58,14 @@ func ParseMessage(data []byte, strict Strictness) (Message, error) {
 		return m, err
 	}
 	var version string
-	var hasResult, hasMethod bool
+	var hasResult, hasMethod, nullID bool
 	err := eachMember(data, strict, func(name string, value jsontext.Value) error {
 		switch name {
 		case "jsonrpc":
 			version = text(value)
 		case "id":
 			if k := value.Kind(); k == 'n' {
+				nullID = true
 				return nil // seen in error responses to unparsable requests: as good as absent
 			} else if k != '"' && (k != '0' || strict == Strict && !isInteger(value)) {
 				return invalidRequest("id must be a string or an integer")
@@ -101,6 +102,8 @@ func ParseMessage(data []byte, strict Strictness) (Message, error) {
 		return Message{}, invalidRequest(`jsonrpc must be "2.0"`)
 	case hasMethod && (hasResult || m.Err != nil):
 		return Message{}, invalidRequest("a message is either a request or a response, this has members of both")
+	case hasMethod && nullID && strict == Strict: // who sends this waits for an answer
+		return Message{}, invalidRequest("id must be a string or an integer, and is left out in a notification")
 	case hasMethod && m.Method == "":
 		return Message{}, invalidRequest("method must not be empty")
 	case hasResult && m.Err != nil:
