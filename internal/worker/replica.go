@@ -53,7 +53,8 @@ func (r *replica) run(stop, hard context.Context) {
 		}
 		attempts++
 		delay, again := r.delay(err, pace)
-		s.do(func() { s.failed(r.number, err, attempts, delay, again) })
+		count := attempts // which goes on while the server's goroutine reads it
+		s.do(func() { s.failed(r.number, err, count, delay, again) })
 		if !again {
 			<-stop.Done()
 			return
