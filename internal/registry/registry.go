@@ -215,9 +215,10 @@ func (r *Registry) server(id string, v *View) *Server {
 		if st := r.statuses[statusKey{id, own.Worker}]; st != nil && st.Epoch == own.Epoch {
 			s.Status = st
 		}
-		if m := r.manifests[id]; m != nil && m.Epoch == own.Epoch {
-			s.Catalog = r.catalog(id, m)
-		}
+		s.listed = r.manifests[id] != nil && r.manifests[id].Epoch == own.Epoch
+	}
+	if m := r.manifests[id]; m != nil {
+		s.Catalog = r.catalog(id, m)
 	}
 	return s
 }

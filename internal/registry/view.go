@@ -53,10 +53,13 @@ type Server struct {
 	Own *Own
 	// Status is what the owner last said, nil if it said nothing in its epoch.
 	Status *Status
-	// Catalog is what the owner last published in its epoch, nil if nothing.
+	// Catalog is the last one that was published, nil if there is none. While the
+	// server is not [Server.Ready] it may be that of an earlier owner: its tools
+	// are not offered, but their names are known.
 	Catalog *catalog.Catalog
 
 	ownerAlive bool
+	listed     bool // Catalog is of the present owner's epoch
 }
 
 // ID is the server's id.
@@ -65,7 +68,7 @@ func (s *Server) ID() string { return s.Config.ID }
 // Ready reports whether the server contributes to lists and takes calls (L1):
 // its owner is alive, says that it is connected, and has published a catalog.
 func (s *Server) Ready() bool {
-	return s.ownerAlive && s.Catalog != nil && s.Status != nil && s.Status.State.Serving() && !s.Status.Withheld
+	return s.ownerAlive && s.listed && s.Catalog != nil && s.Status != nil && s.Status.State.Serving() && !s.Status.Withheld
 }
 
 // State is the server's state as users see it: that of its status while the
