@@ -150,3 +150,21 @@ func TestFault(t *testing.T) {
 		}
 	}
 }
+
+func TestParseParams(t *testing.T) {
+	p, err := ParseParams(jsontext.Value(`{"name":"n\u00e9","cursor":"","arguments":{"a":1e400},"_meta":{"x":1},"uri":"u","more":[]}`))
+	if err != nil || p.Name != "né" || !p.HasCursor || p.Cursor != "" || string(p.Arguments) != `{"a":1e400}` || string(p.Meta) != `{"x":1}` || p.URI != "u" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := ParseParams(nil); err != nil || p.HasCursor || p.Arguments != nil {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for params, want := range map[string]string{
+		`{"name":1}`: "params.name", `{"uri":{}}`: "params.uri", `{"cursor":0}`: "params.cursor", `{"arguments":[]}`: "params.arguments", `{"_meta":null}`: "params._meta",
+	} {
+		_, err := ParseParams(jsontext.Value(params))
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeInvalidParams || !strings.HasPrefix(e.Message, want) {
+			t.Errorf("%s: %v", params, err)
+		}
+	}
+}
