@@ -54,7 +54,8 @@ type Config struct {
 	// Replicas is how many nodes keep the state of a hub that does not exist yet; 0 is 1.
 	Replicas int
 	// MaxMessageBytes bounds the body of one call and of one reply;
-	// 0 is mcp.DefaultMaxMessageBytes and some room for the envelope.
+	// 0 is mcp.MaxMessageBytes and some room for the envelope, so that the
+	// narrower limits of servers and clients decide.
 	MaxMessageBytes int
 	// EventBytes bounds the stream of events where it does not exist yet;
 	// 0 is 256 MiB with a server in this process, else 1 GiB.
@@ -131,7 +132,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	if cfg.MaxMessageBytes == 0 {
-		cfg.MaxMessageBytes = mcp.DefaultMaxMessageBytes + envelopeBytes
+		cfg.MaxMessageBytes = mcp.MaxMessageBytes + envelopeBytes
 	}
 	if cfg.EventBytes == 0 {
 		cfg.EventBytes = 1 << 30

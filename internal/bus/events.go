@@ -47,8 +47,9 @@ type Event struct {
 	Data any
 }
 
-// Emit publishes an event, within a few tens of milliseconds. It never blocks: events
-// beyond what can be sent are dropped and counted.
+// Emit publishes an event, within a few tens of milliseconds. It never blocks:
+// while NATS is away or slow events wait in a bounded queue, and beyond it they
+// are dropped and counted.
 func (c *Conn) Emit(e Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -101,6 +102,10 @@ func (m *emitter) run() {
 				case <-gather.C:
 				case <-m.conn.closing:
 				}
+			}
+			select {
+			case <-m.conn.events.ups():
+			case <-m.conn.closing:
 			}
 			m.sendBatch(e)
 		case <-m.conn.closing:
@@ -240,17 +245,14 @@ func (c *Conn) Events(ctx context.Context, filter string, since time.Duration, f
 	var newest time.Time // of the events seen
 	fd := &feed{
 		conn: c, link: c.events, js: c.eventsJS, stream: EventStream(c.cfg.Hub), subjects: []string{c.emitter.prefix + filter},
+		// A crash of the server loses the last events, whose sequences are used again.
+		noResume: true,
 		start: func(cfg *jetstream.ConsumerConfig, info *jetstream.StreamInfo) {
-			switch {
-			case !newest.IsZero(): // the stream was made anew
-				from := newest.Add(1)
-				cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
-			case since > 0:
-				from := info.TimeStamp.Add(-since)
-				cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
-			default:
-				cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, info.State.LastSeq+1
+			if newest.IsZero() {
+				newest = info.TimeStamp.Add(-since)
 			}
+			from := newest.Add(1)
+			cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
 		},
 		restart: func(bool) {},
 		state:   func(bool, string) {},

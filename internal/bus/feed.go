@@ -38,6 +38,7 @@ type feed struct {
 	js       jetstream.JetStream
 	stream   string
 	subjects []string
+	noResume bool // never begin after the newest sequence seen
 	// start says where a consumer begins that cannot resume.
 	start func(cfg *jetstream.ConsumerConfig, info *jetstream.StreamInfo)
 	// restart is called before the messages of such a consumer. fresh says that
@@ -125,7 +126,7 @@ func (f *feed) attempt(ctx context.Context, reason string) (live bool, err error
 	}
 	info := stream.CachedInfo()
 	fresh := !info.Created.Equal(f.created) || info.State.LastSeq < f.last
-	full := fresh || f.last == 0 || !f.recent()
+	full := fresh || f.noResume || f.last == 0 || !f.recent()
 
 	q := newDeliveries()
 	inbox := f.link.nc.NewInbox()
