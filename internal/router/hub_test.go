@@ -33,7 +33,6 @@ type testHub struct {
 
 	worker   *bus.Conn
 	registry *registry.Registry // the worker's
-	yaml     string
 }
 
 func newTestHub(t testing.TB, yaml string) *testHub {

@@ -52,7 +52,6 @@ type Router struct {
 	engine   *engine
 	fronts   *fronts
 	started  time.Time
-	pipes    sync.WaitGroup // the clients on stdio
 	parts    sync.WaitGroup // what Run has started
 }
 
@@ -153,21 +152,6 @@ func (r *Router) serve(ctx context.Context) error {
 	drains.Wait()
 	r.fronts.cancel()
 	return err
-}
-
-// drainPipes waits for the clients on stdio, which were told to end as Run was.
-func (r *Router) drainPipes(ctx context.Context) error {
-	ended := make(chan struct{})
-	r.parts.Go(func() {
-		r.pipes.Wait()
-		close(ended)
-	})
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 func drainTimeout(e *engine) time.Duration {

@@ -24,8 +24,6 @@ const local = "local"
 // ends, or ctx or Run does. The end of in cancels all that runs; otherwise
 // running calls have the hub's drain_timeout to finish. Run must be running too.
 func (r *Router) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
-	r.pipes.Add(1)
-	defer r.pipes.Done()
 	return r.fronts.servePipe(ctx, in, out)
 }
 
