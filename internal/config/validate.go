@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"toolhub/internal/catalog"
+	"toolhub/internal/mcp"
 	"toolhub/internal/policy"
 )
 
@@ -228,6 +229,9 @@ func (d *decoder) governance(path string, g *Governance, hub Governance) {
 	}
 	if g.MaxMessageBytes > 0 && g.MaxMessageBytes < minMessageBytes {
 		d.reportField(at("max_message_bytes"), "is %s, too little for MCP; write at least %s", g.MaxMessageBytes, Size(minMessageBytes))
+	}
+	if g.MaxMessageBytes > mcp.MaxMessageBytes {
+		d.reportField(at("max_message_bytes"), "is %s, more than the hub can carry; write at most %s", g.MaxMessageBytes, Size(mcp.MaxMessageBytes))
 	}
 }
 

@@ -96,6 +96,9 @@ const (
 // direction: a JSON body, an event of a stream, a line of stdio.
 const DefaultMaxMessageBytes = 8 << 20
 
+// MaxMessageBytes is the most that such a limit can be set to.
+const MaxMessageBytes = 64 << 20
+
 // MaxDepth bounds the nesting of arrays and objects in one message.
 const MaxDepth = 512
 
