@@ -139,12 +139,23 @@ func (k *callCmd) show(c *console, raw jsontext.Value) error {
 		Content    []jsontext.Value `json:"content"`
 		Structured jsontext.Value   `json:"structuredContent"`
 		IsError    bool             `json:"isError"`
+		Meta       struct {
+			Fault *mcp.Fault `json:"toolhub/fault"`
+		} `json:"_meta"`
 	}](raw)
 	if err != nil {
 		return err
 	}
 	var end error
 	switch {
+	case result.IsError && result.Meta.Fault != nil:
+		// The hub's own words, to a model that made a name up (K1).
+		if k.JSON {
+			if err := c.raw(raw); err != nil {
+				return err
+			}
+		}
+		return result.Meta.Fault
 	case result.ResultType == "input_required":
 		end = mcp.NewFault(mcp.KindInvalid, "input_required", "the tool asks for input during the call, which this command cannot give; call it from an MCP client")
 	case result.IsError:

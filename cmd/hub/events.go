@@ -59,8 +59,13 @@ func (e *eventsCmd) Run(c *console) error {
 			defer quiet.Stop()
 		}
 		var failed error
+		began := time.Now()
 		err := o.conn.Events(ctx, filter, since, func(event bus.Event) {
 			if quiet != nil {
+				if event.Time.After(began) { // a busy hub is never quiet
+					cancel(errQuiet)
+					return
+				}
 				quiet.Reset(quietTime)
 			}
 			if failed == nil {

@@ -111,8 +111,10 @@ func hint(f *mcp.Fault) string {
 		return "no router of this hub answers; is it running under this name? (--hub, --state-dir, --nats)"
 	case f.Kind == mcp.KindDenied:
 		return "hub policy explain shows the rule that decided"
-	case f.Kind == mcp.KindUnavailable:
+	case f.Kind == mcp.KindUnavailable && f.Server != "":
 		return "hub servers shows the state of each server"
+	case f.Kind == mcp.KindNotFound && f.Reason == "unknown_tool":
+		return "hub tools lists what there is"
 	case f.Kind == mcp.KindTimeout:
 		return "allow more time with --timeout, or at the hub with timeout and max_total_timeout"
 	case f.Kind == mcp.KindAuth:

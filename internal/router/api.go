@@ -262,13 +262,39 @@ func (a *api) toolsCall(ctx context.Context, in *bus.Incoming, m *mcp.Message) (
 	})
 	if rpc, ok := errors.AsType[*mcp.Error](err); ok {
 		// Everything else that can be wrong with the params was found above.
-		b := append([]byte(`{"resultType":"complete","isError":true,"content":[{"type":"text","text":`), mcp.QuoteString(rpc.Message)...)
-		return bus.Reply{Body: mcp.AppendResult(nil, m.ID, append(b, `}]}`...))}, nil
+		return bus.Reply{Body: mcp.AppendResult(nil, m.ID, unknownResult(rpc.Message, a.unknown(name, principal)))}, nil
 	}
 	if err != nil && ctx.Err() == nil {
 		err = a.engine.fault(ctx, req, err)
 	}
 	return reply, err
+}
+
+// metaFault is the member of a result's _meta that tells a program what the text
+// tells a model: the hub refused the call, and nothing was sent anywhere.
+const metaFault = "toolhub/fault"
+
+// unknownResult is the tool result for a name that is not in the list.
+func unknownResult(text string, f *mcp.Fault) jsontext.Value {
+	b := append([]byte(`{"resultType":"complete","isError":true,"content":[{"type":"text","text":`), mcp.QuoteString(text)...)
+	b = append(b, `}],"_meta":{"`+metaFault+`":`...)
+	b = append(b, f.RPC().Data...)
+	return append(b, `}}`...)
+}
+
+// unknown says why a name is not in the list. An operator may know of a tool that
+// the policy hides.
+func (a *api) unknown(name, principal string) *mcp.Fault {
+	hubPrefix, parts := recipe(a.engine.registry.View(), listKey{principal: principal})
+	for i := range parts {
+		parts[i].hide = false
+	}
+	if entry, ok := catalog.Build(sources(parts, principal), hubPrefix).Resolve(name); ok {
+		f := mcp.NewFault(mcp.KindDenied, "policy", "the policy denies every call of %s/%s, so it is not listed", entry.Server, entry.Tool.Name)
+		f.Server = entry.Server
+		return f
+	}
+	return mcp.NewFault(mcp.KindNotFound, "unknown_tool", "there is no tool %q", shortName(name))
 }
 
 // modernMeta is meta with what a modern request must say.
