@@ -33,6 +33,17 @@ type testHub struct {
 	events *eventLog
 	worker *testWorker
 	log    *slog.Logger
+	dir    string // of the NATS server
+}
+
+// startNATS starts the server, again if it was shut down, on port or any free one.
+func (h *testHub) startNATS(port int) {
+	h.t.Helper()
+	srv, err := embedded.Start(context.Background(), embedded.Config{StateDir: h.dir, Port: port})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.nats = srv
 }
 
 // newTestHub starts a hub with the configuration and one worker, w1.
@@ -51,12 +62,9 @@ func newIdleHub(t testing.TB) *testHub {
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	srv, err := embedded.Start(t.Context(), embedded.Config{StateDir: t.TempDir(), NoListener: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Shutdown)
-	h := &testHub{t: t, nats: srv, log: log}
+	h := &testHub{t: t, log: log, dir: t.TempDir()}
+	h.startNATS(0)
+	t.Cleanup(func() { h.nats.Shutdown() })
 	h.conn = h.connect("router-1")
 	h.reg = registry.New(h.conn, nil)
 	h.background(func(ctx context.Context) error { return h.reg.Run(ctx) })
@@ -70,7 +78,7 @@ func newIdleHub(t testing.TB) *testHub {
 
 func (h *testHub) connect(identity string) *bus.Conn {
 	h.t.Helper()
-	conn, err := bus.Connect(context.Background(), bus.Config{Hub: "test", Identity: identity, InProcess: h.nats.InProcess(), NKeyFile: h.nats.NKeyFile()})
+	conn, err := bus.Connect(context.Background(), bus.Config{Hub: "test", Identity: identity, URL: h.nats.URL(), NKeyFile: h.nats.NKeyFile()})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -294,6 +294,41 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
+// NATS goes away for longer than the lease lives: everything stops in time, and
+// begins anew by itself.
+func TestNATSGone(t *testing.T) {
+	t.Parallel()
+	h := newTestHub(t, "policy: allow_all\nservers:\n  a: "+child("testbed")+"\n  b: {builtin: clock}\n")
+	pid, _ := strconv.Atoi(h.text("a", "pid", ""))
+	h.ready("b")
+	first := h.ready("a")
+	_, digits, _ := strings.Cut(strings.TrimPrefix(h.nats.URL(), "nats://"), ":")
+	port, err := strconv.Atoi(digits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := h.start(testCall{server: "a", tool: "hang"})
+	gone := time.Now()
+	h.nats.Shutdown()
+	if out := <-call; !mcp.IsKind(out.err, mcp.KindUnavailable) {
+		t.Errorf("the call in flight: %v", out.err)
+	}
+	waitGone(t, pid)
+	// Before the lease could move: it lives from its last renewal on.
+	if took := time.Since(gone); took > defaultLeaseTTL {
+		t.Errorf("the server ran for %v without NATS, the lease lives for %v", took, defaultLeaseTTL)
+	}
+	h.startNATS(port)
+	second := h.until("a again", func(v *registry.View) bool { return v.Get("a").Ready() && v.Get("a").Epoch() != first.Epoch() }).Get("a")
+	if second.Own.Incarnation == first.Own.Incarnation {
+		t.Error("the incarnation did not change")
+	}
+	if got := h.text("a", "pid", ""); got == strconv.Itoa(pid) {
+		t.Error("the same process serves again")
+	}
+	h.ready("b")
+}
+
 // A worker that dies without a word: its servers go to another one.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
@@ -462,10 +497,12 @@ func TestReplicas(t *testing.T) {
 	h.until("all replicas up", func(v *registry.View) bool { return v.Get("pool").State() == registry.StateUp })
 	pids := map[string]bool{}
 	var calls []<-chan outcome
-	// Calls that block make the next one go elsewhere.
-	for range 3 {
-		pids[h.text("pool", "pid", "")] = true
-		calls = append(calls, h.start(testCall{server: "pool", tool: "block", args: `{"ms":500}`}))
+	// Calls that block make the next one go elsewhere, as soon as they run.
+	for n := range 3 {
+		for len(pids) == n {
+			pids[h.text("pool", "pid", "")] = true
+		}
+		calls = append(calls, h.start(testCall{server: "pool", tool: "block", args: `{"ms":2000}`}))
 	}
 	for _, c := range calls {
 		if out := <-c; out.err != nil {
