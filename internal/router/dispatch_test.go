@@ -272,9 +272,15 @@ func TestOwnerEndsInFlight(t *testing.T) {
 			if took := time.Since(start); took > time.Second {
 				t.Errorf("took %v", took)
 			}
-			close(release)
+			lost := row.name == "lease gone" // the worker's life is over, not just this epoch
+			if !lost {
+				close(release)
+			}
 			got = <-toB
-			if lost := row.name == "lease gone"; lost != (got.err != nil) {
+			if lost {
+				close(release)
+			}
+			if lost != (got.err != nil) {
 				t.Errorf("the call to another server of the worker: %s", got.body)
 			}
 		})
@@ -463,5 +469,31 @@ func TestContinuation(t *testing.T) {
 	req.params = jsontext.Value(`{"name":"a__t","requestState":"the server's own"}`)
 	if a := h.engine.do(h.ctx(), req, nil); a.err != nil || len(s.calls) != 1 {
 		t.Errorf("a server's own state: %s, %d calls", a.body, len(s.calls))
+	}
+}
+
+// A continuation whose worker gives the server up ends as outcome unknown too.
+func TestOwnerEndsUnderContinuation(t *testing.T) {
+	t.Parallel()
+	h := newTestHub(t, oneServer)
+	s := h.start("a", echo, "t")
+	began := make(chan struct{})
+	svc, err := h.worker.Serve(bus.ServeAtSubject("test", h.worker.Identity()), "", 0, func(ctx context.Context, _ *bus.Incoming) (bus.Reply, error) {
+		close(began)
+		<-ctx.Done()
+		return bus.Reply{}, context.Cause(ctx)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer svc.Stop()
+	req := toolRequest("1", "a__t", "{}")
+	req.params = jsontext.Value(`{"name":"a__t","requestState":"` + bus.ParkState(h.worker.Identity(), "secret") + `"}`)
+	done := make(chan answer, 1)
+	go func() { done <- h.engine.do(h.ctx(), req, nil) }()
+	<-began
+	s.unclaim()
+	if f := faultIn(<-done); f == nil || f.Reason != mcp.ReasonOutcomeUnknown || f.Server != "a" {
+		t.Errorf("fault %v", f)
 	}
 }
