@@ -86,6 +86,18 @@ func (r *Registry) PublishStatus(ctx context.Context, worker, server string, epo
 	return err
 }
 
+// Forget removes what the owner has published of a server that is defined no
+// more. It is no error if the epoch is over already.
+func (r *Registry) Forget(ctx context.Context, worker, server string, epoch uint64) error {
+	var errs []error
+	for _, key := range []string{bus.Key(bus.KeyStatus, server, worker), bus.Key(bus.KeyCatalog, server)} {
+		if err := r.conn.Delete(ctx, bus.BucketReg, key, fenced(server, epoch)); err != nil && !errors.Is(err, bus.ErrConflict) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func fenced(server string, epoch uint64) bus.PutOptions {
 	return bus.PutOptions{FenceKey: bus.Key(bus.KeyOwn, server), FenceRev: epoch}
 }

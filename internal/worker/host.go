@@ -122,7 +122,11 @@ func (h *host) run() {
 		return
 	}
 	// A server that only changes stays ours: its next claim makes the next epoch.
-	if !errors.Is(context.Cause(h.stop), errChanged) {
+	switch cause := context.Cause(h.stop); {
+	case errors.Is(cause, errRemoved):
+		h.forget(epoch)
+		h.unclaim(epoch)
+	case !errors.Is(cause, errChanged):
 		h.unclaim(epoch)
 	}
 }
@@ -139,6 +143,14 @@ func (h *host) drain(service *bus.Service) {
 	// Nobody can come back for what waits: the server may still hear of it.
 	h.in.lot.drop(h.server)
 	h.server.calls.Wait()
+}
+
+func (h *host) forget(epoch uint64) {
+	ctx, cancel := context.WithTimeout(h.hard, releaseTimeout)
+	defer cancel()
+	if err := h.in.registry.Forget(ctx, h.in.id, h.server.id, epoch); err != nil {
+		h.log.Warn("couldn't remove what was published of the server", "error", err)
+	}
 }
 
 func (h *host) unclaim(epoch uint64) {

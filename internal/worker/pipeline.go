@@ -337,8 +337,10 @@ func modernResult(value jsontext.Value) (jsontext.Value, error) {
 		return nil, mcp.NewFault(mcp.KindProtocol, "result", "the server's result is no JSON object")
 	}
 	// Searching bytes is far cheaper than parsing a large result. (An escaped
-	// name would be missed, but nobody writes one in plain letters' stead.)
-	if bytes.HasPrefix(value, resultTypeFirst) || bytes.Contains(value, resultTypeName) && mcp.Field(value, "resultType") != nil {
+	// name would be missed, but nobody writes one in plain letters' stead.) In
+	// valid JSON neither end can look like that by what is in a string: its quotes
+	// would have backslashes.
+	if bytes.HasPrefix(value, resultTypeFirst) || bytes.HasSuffix(value, resultTypeLast) || bytes.Contains(value, resultTypeName) && mcp.Field(value, "resultType") != nil {
 		return value, nil
 	}
 	open := bytes.IndexByte(value, '{') + 1
@@ -351,7 +353,7 @@ func modernResult(value jsontext.Value) (jsontext.Value, error) {
 	return append(out, rest...), nil
 }
 
-var resultTypeFirst = []byte(`{"resultType":"`)
+var resultTypeFirst, resultTypeLast = []byte(`{"resultType":"`), []byte(`,"resultType":"complete"}`)
 
 // outcome is how a call ended, in one word for its event.
 func (c *call) outcome(reply bus.Reply, err error) string {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -58,9 +59,10 @@ func TestReconcile(t *testing.T) {
 		t.Error("an unchanged connection was made anew")
 	}
 	h.untilFault(testCall{server: "b", tool: "slow"}, mcp.KindDenied)
-	entries, err := h.conn.List(t.Context(), bus.BucketReg, bus.Key(bus.KeyOwn, "c"))
+	h.untilNoKey(bus.Key(bus.KeyOwn, "c"))
+	entries, err := h.conn.List(t.Context(), bus.BucketReg, bus.Key(bus.KeyCatalog, "c")+" "+bus.Key(bus.KeyStatus, "c", "w1"))
 	if err != nil || len(entries) != 0 {
-		t.Errorf("the removed server is still owned: %v, %v", entries, err)
+		t.Errorf("left behind of the removed server: %v, %v", entries, err)
 	}
 
 	// Another environment is another process.
@@ -72,6 +74,19 @@ func TestReconcile(t *testing.T) {
 	}
 	n, _ := strconv.Atoi(a)
 	waitGone(t, n)
+}
+
+// untilNoKey waits until a key of the bucket reg is gone.
+func (h *testHub) untilNoKey(key string) {
+	h.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		_, err := h.conn.Get(h.t.Context(), bus.BucketReg, key)
+		if errors.Is(err, bus.ErrNotFound) {
+			return
+		} else if time.Now().After(deadline) {
+			h.t.Fatalf("%s is still there: %v", key, err)
+		}
+	}
 }
 
 // untilFault repeats a call until it fails with a fault of the kind: a change of
