@@ -59,6 +59,10 @@ func TestBothErasMeet(t *testing.T) {
 			}
 			callText(t, cs, "old__test_simple_text", nil)
 			callText(t, cs, "new__test_simple_text", nil)
+			// Many clients send null where they have no arguments.
+			if res, err := cs.CallTool(soon(t), &sdk.CallToolParams{Name: "new__test_simple_text", Arguments: json.RawMessage("null")}); err != nil || res.IsError {
+				t.Errorf("a call with null arguments: %v, %v", err, res)
+			}
 
 			one := connect(t, h.URL+"/s/dice/mcp", version, nil)
 			if names := toolNames(t, one); !slices.Equal(names, []string{"roll"}) {

@@ -227,7 +227,11 @@ func toolNames(t testing.TB, cs *sdk.ClientSession) []string {
 // callText calls a tool with the SDK's client and returns its first text.
 func callText(t testing.TB, cs *sdk.ClientSession, tool string, args map[string]any) string {
 	t.Helper()
-	res, err := cs.CallTool(soon(t), &sdk.CallToolParams{Name: tool, Arguments: args})
+	params := &sdk.CallToolParams{Name: tool}
+	if args != nil { // else the client sends {}; a nil map would be null
+		params.Arguments = args
+	}
+	res, err := cs.CallTool(soon(t), params)
 	if err != nil {
 		t.Fatalf("%s: %v", tool, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"toolhub/integration/hubproc"
 )
@@ -66,36 +67,43 @@ func block(t *testing.T, readme, name string) string {
 	return m[1]
 }
 
-// goOnly is the environment of a machine that has Go and nothing else: no Node
-// in PATH, no network for Go.
+// goOnly is the environment of a machine that has Go and what systems have, but
+// no Node, no hub and no network for Go.
 func goOnly(t *testing.T, extra ...string) []string {
 	t.Helper()
-	goBinary, err := exec.LookPath("go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tools := t.TempDir()
-	for _, name := range []string{"sh", "env", "cat", "sleep"} { // what any system has
-		path, err := exec.LookPath(name)
+	bin := t.TempDir()
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		programs, err := os.ReadDir(dir)
 		if err != nil {
-			t.Fatal(err)
+			continue // as a shell does
 		}
-		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
-			t.Fatal(err)
+		for _, p := range programs {
+			switch p.Name() {
+			case "node", "nodejs", "npm", "npx", "hub", "nats", "nats-server":
+				continue
+			}
+			if err := os.Symlink(filepath.Join(dir, p.Name()), filepath.Join(bin, p.Name())); err != nil && !errors.Is(err, os.ErrExist) {
+				t.Fatal(err)
+			}
 		}
 	}
-	if err := os.Symlink(goBinary, filepath.Join(tools, "go")); err != nil {
-		t.Fatal(err)
-	}
-	env := []string{"PATH=" + tools, "GOPROXY=off", "GOFLAGS=-mod=readonly"}
-	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOROOT"} {
+	// What `go env -w` writes, since servers get no other variables of Go.
+	settings := "GOPROXY=off\n"
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH"} {
 		out, err := exec.Command("go", "env", name).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		env = append(env, name+"="+strings.TrimSpace(string(out)))
+		settings += name + "=" + string(out)
 	}
-	return append(env, append([]string{"HOME=" + t.TempDir(), "TMPDIR=" + t.TempDir()}, extra...)...)
+	home := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(home, "go"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "go", "env"), []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{"PATH=" + bin, "HOME=" + home, "XDG_CONFIG_HOME=" + home, "TMPDIR=" + t.TempDir()}, extra...)
 }
 
 // TestQuickstart copies the commands of the README and runs them in a clean
@@ -155,9 +163,12 @@ func TestQuickstart(t *testing.T) {
 			return
 		}
 		ended = true
-		// Ctrl-C reaches all that the terminal started.
-		if err := syscall.Kill(-first.Process.Pid, syscall.SIGINT); err != nil {
-			t.Error(err)
+		// Ctrl-C, to the hub alone so that its exit code is seen: a go command that
+		// is interrupted has one of its own.
+		for _, pid := range hubproc.Children(first.Process.Pid) {
+			if err := syscall.Kill(pid, syscall.SIGINT); err != nil {
+				t.Error(err)
+			}
 		}
 		<-read
 		if err := first.Wait(); err != nil {
@@ -170,7 +181,7 @@ func TestQuickstart(t *testing.T) {
 	case <-ready:
 	case <-read:
 		t.Fatalf("the hub ended:\n%s\n%s", said, log)
-	case <-soon(t).Done():
+	case <-time.After(10 * time.Minute): // it is built first
 		t.Fatalf("the hub doesn't say that it runs:\n%s\n%s", said, log)
 	}
 
