@@ -14,15 +14,16 @@
 // The body of a call is a whole JSON-RPC request of MCP 2026-07-28, and every
 // reply is a whole JSON-RPC message too, so that `nats req` can call a tool. The
 // header Toolhub-Call carries what is not MCP (see [Meta]); it may be absent.
-// The header Toolhub-Reply says of each reply what it is and numbers it:
+// The header Toolhub-Reply says of a reply what it is and numbers it:
 //
 //	Toolhub-Reply: <kind> <sequence> [<part>/<parts> <size>]
 //
 // with the kinds notify, result (the server's result), error (the server's own
 // JSON-RPC error), fault (an error found by the hub, an [mcp.Fault]) and
 // continue. Exactly one result, error or fault ends the replies; a gap in the
-// sequence is a fault and never silence. A reply without the header, from a
-// program that is none of ours, is the final one.
+// sequence is a fault and never silence. A reply without the header is the final
+// one: so answer programs that are none of ours, and this package where a small
+// result is all there is.
 //
 // A message beyond the payload limit of the server travels in parts. Those of a
 // reply are numbered like other replies. A request's first message has part 1

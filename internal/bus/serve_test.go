@@ -152,3 +152,52 @@ func TestCallerClosesMidCall(t *testing.T) {
 	wantFault(t, within(t, "the call", done).err, mcp.KindUnavailable, mcp.ReasonOutcomeUnknown)
 	close(release)
 }
+
+// TestReplyWaitsForTheConnection: a worker that is cut off for a moment while a
+// call runs still answers it: the caller, who is not cut off, is waiting.
+func TestReplyWaitsForTheConnection(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	p := startProxy(t, s)
+	caller := s.connect(t, "router.r1", nil)
+	worker := s.connect(t, "w1", func(c *Config) { c.URL = p.url() })
+	started, release := make(chan struct{}), make(chan struct{})
+	serve(t, worker, 0, func(ctx context.Context, _ *Incoming) (Reply, error) {
+		close(started)
+		<-release
+		return Reply{Body: response("late")}, ctx.Err()
+	})
+	done := async(t.Context(), caller, toEcho(request(1)), nil)
+	within(t, "the call", started)
+	p.cut()
+	eventually(t, "the loss is seen", func() bool { return !worker.calls.nc.IsConnected() })
+	close(release)
+	if o := within(t, "the reply", done); o.err != nil || string(o.reply.Body) != string(response("late")) {
+		t.Errorf("got %q, %v", o.reply.Body, o.err)
+	}
+}
+
+// TestStopWithoutAConnection: a process that is cut off can end all the same.
+func TestStopWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	s, caller, worker := pair(t, nil)
+	started, ended := make(chan struct{}), make(chan error, 1)
+	service := serve(t, worker, 0, func(ctx context.Context, _ *Incoming) (Reply, error) {
+		close(started)
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return Reply{}, context.Cause(ctx)
+	})
+	done := async(t.Context(), caller, toEcho(request(1)), nil)
+	within(t, "the call", started)
+	s.stop()
+	wantFault(t, within(t, "the call", done).err, mcp.KindUnavailable, mcp.ReasonOutcomeUnknown)
+	eventually(t, "the loss is seen", func() bool { return !worker.Connected() })
+	began := time.Now()
+	service.Stop()
+	wantFault(t, within(t, "the handler's end", ended), mcp.KindUnavailable, "stopping")
+	worker.Close()
+	if took := time.Since(began); took > 2*unsubscribeTimeout {
+		t.Errorf("it took %v to stop", took)
+	}
+}
