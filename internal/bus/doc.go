@@ -29,13 +29,13 @@
 // reply are numbered like other replies. A request's first message has part 1
 // and asks, by parts= and size= in Toolhub-Call, for the rest to be fetched: the
 // side that serves answers with continue, whose own reply subject takes the
-// other parts (header Toolhub-Part: <part>/<parts>), so that all of them reach
-// the same member of a queue group.
+// other parts (of the kind more), so that all of them reach the same member of a
+// queue group.
 //
 // # Connections
 //
 // A [Conn] is three NATS connections: control (KV and leases), calls, events. Big
-// results cannot delay a lease. Nothing is queued for a server that is away:
-// publishing fails at once, because a request that is delivered after its caller
-// gave up would run for nobody.
+// results cannot delay a lease. No call is queued for a server that is away: it
+// fails at once, because a request that is delivered after its caller gave up
+// would run for nobody. Events do wait, in a bounded queue.
 package bus
