@@ -137,7 +137,7 @@ func (b *benchCmd) measure(ctx context.Context, dir string) (*benchReport, error
 	}
 	legs := []leg{{name: "direct", url: direct}, {name: "hub", url: b.Hub}}
 	for i, tool := range []string{b.Tool, b.HubTool} {
-		legs[i].header, legs[i].body = b.request(tool)
+		b.request(&legs[i], tool)
 	}
 	first, err := until(ctx, &legs[0])
 	if err != nil {
@@ -178,44 +178,42 @@ func (b *benchCmd) measure(ctx context.Context, dir string) (*benchReport, error
 	return report, nil
 }
 
-// request is the request of the comparison. That of the legacy era lacks the
-// session, which [handshake] adds.
-func (b *benchCmd) request(tool string) (http.Header, []byte) {
-	header := http.Header{
+// request gives a leg the request of the comparison. That of the legacy era lacks
+// the session, which [handshake] adds.
+func (b *benchCmd) request(l *leg, tool string) {
+	l.header = http.Header{
 		"Content-Type": {"application/json"},
 		"Accept":       {"application/json, text/event-stream"},
 	}
 	params := []string{}
-	method := mcp.MethodToolsList
+	l.method = mcp.MethodToolsList
 	if !b.List {
-		method = mcp.MethodToolsCall
+		l.method = mcp.MethodToolsCall
 		params = append(params, `"name":`+string(mcp.QuoteString(tool)), `"arguments":`+b.Args)
 	}
 	if b.Era == string(config.EraLegacy) {
-		header.Set(mcp.HeaderVersion, mcp.LatestLegacy)
+		l.header.Set(mcp.HeaderVersion, mcp.LatestLegacy)
 	} else {
-		header.Set(mcp.HeaderVersion, mcp.LatestModern)
-		header.Set(mcp.HeaderMethod, method)
+		l.header.Set(mcp.HeaderVersion, mcp.LatestModern)
+		l.header.Set(mcp.HeaderMethod, l.method)
 		if !b.List {
-			header.Set(mcp.HeaderName, tool)
+			l.header.Set(mcp.HeaderName, tool)
 		}
 		params = append(params, `"_meta":{"`+mcp.MetaProtocolVersion+`":"`+mcp.LatestModern+`","`+mcp.MetaClientCapabilities+`":{},`+
 			`"`+mcp.MetaClientInfo+`":{"name":"hub-bench","version":"1"}}`)
 	}
-	return header, mcp.AppendRequest(nil, mcp.IntID(1), method, jsontext.Value("{"+strings.Join(params, ",")+"}"))
+	l.params = jsontext.Value("{" + strings.Join(params, ",") + "}")
 }
 
 // handshake opens a session of the legacy era for a leg.
 func handshake(ctx context.Context, l *load, leg *leg) error {
-	hello := *leg
-	hello.header = leg.header.Clone()
-	hello.header.Del(mcp.HeaderVersion)
-	hello.header.Del(mcp.HeaderSession)
-	hello.body = mcp.AppendRequest(nil, mcp.IntID(0), mcp.MethodInitialize, jsontext.Value(
-		`{"protocolVersion":"`+mcp.LatestLegacy+`","capabilities":{},"clientInfo":{"name":"hub-bench","version":"1"}}`))
-	answer, err := l.callers[0].do(ctx, l.client, &hello)
+	c := &l.callers[0]
+	header := leg.header.Clone()
+	header.Del(mcp.HeaderVersion)
+	answer, err := c.do(ctx, l.client, leg.url, header, mcp.AppendRequest(nil, mcp.IntID(0), mcp.MethodInitialize, jsontext.Value(
+		`{"protocolVersion":"`+mcp.LatestLegacy+`","capabilities":{},"clientInfo":{"name":"hub-bench","version":"1"}}`)))
 	if err == nil {
-		err = answered(answer.StatusCode, l.callers[0].body.Bytes())
+		err = answered(answer.StatusCode, c.body.Bytes())
 	}
 	if err != nil {
 		return fmt.Errorf("couldn't open a session: %w", err)
@@ -223,9 +221,8 @@ func handshake(ctx context.Context, l *load, leg *leg) error {
 	if session := answer.Header.Get(mcp.HeaderSession); session != "" {
 		leg.header.Set(mcp.HeaderSession, session)
 	}
-	ready := *leg
-	ready.body = mcp.AppendRequest(nil, nil, mcp.NotifyInitialized, nil)
-	if answer, err = l.callers[0].do(ctx, l.client, &ready); err == nil && answer.StatusCode/100 != 2 {
+	answer, err = c.do(ctx, l.client, leg.url, leg.header, mcp.AppendRequest(nil, nil, mcp.NotifyInitialized, nil))
+	if err == nil && answer.StatusCode/100 != 2 {
 		err = fmt.Errorf("HTTP %d", answer.StatusCode)
 	}
 	if err != nil {
@@ -249,7 +246,7 @@ func until(ctx context.Context, leg *leg) ([]byte, error) {
 			err = handshake(ctx, l, leg)
 		}
 		if err == nil {
-			err = l.callers[0].call(ctx, l.client, leg)
+			err = l.callers[0].call(ctx, l.client, leg, leg.request(0))
 		}
 		if err == nil {
 			return l.callers[0].body.Bytes(), nil
@@ -370,9 +367,7 @@ func startFloor(ctx context.Context, dir string, direct leg, answer []byte) (*fl
 	if _, err = nc.Subscribe("relay", func(m *nats.Msg) {
 		go func() { // a responder that has to wait serves many at once
 			var c caller
-			out := direct
-			out.body = m.Data
-			if err := c.call(ctx, relayed.client, &out); err != nil {
+			if err := c.call(ctx, relayed.client, &direct, m.Data); err != nil {
 				c.body.Reset()
 				c.body.WriteString(err.Error())
 			}

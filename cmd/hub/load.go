@@ -11,15 +11,27 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"toolhub/internal/mcp"
 )
 
 // A leg is one way of making the same request: a POST that is the same each
-// time. All legs are measured by the same client.
+// time but for the id, which is the caller's. All legs are measured by the same
+// client.
 type leg struct {
 	name   string
 	url    string
 	header http.Header
-	body   []byte
+	method string
+	params jsontext.Value
+}
+
+// request is the body of the request of caller i. In a session no two requests
+// under way may have the same id.
+func (l *leg) request(i int) []byte {
+	return mcp.AppendRequest(nil, mcp.IntID(uint64(i)+1), l.method, l.params)
 }
 
 // sample is what one leg did under one load.
@@ -89,8 +101,9 @@ func (l *load) run(ctx context.Context, leg *leg, d time.Duration) sample {
 	var callers sync.WaitGroup
 	for i := range l.callers {
 		callers.Go(func() {
+			request := leg.request(i)
 			for ctx.Err() == nil && time.Since(start) < d {
-				l.callers[i].measure(ctx, l.client, leg)
+				l.callers[i].measure(ctx, l.client, leg, request)
 			}
 		})
 	}
@@ -109,9 +122,9 @@ func (l *load) run(ctx context.Context, leg *leg, d time.Duration) sample {
 	return s
 }
 
-func (c *caller) measure(ctx context.Context, client *http.Client, leg *leg) {
+func (c *caller) measure(ctx context.Context, client *http.Client, leg *leg, request []byte) {
 	start := time.Now()
-	err := c.call(ctx, client, leg)
+	err := c.call(ctx, client, leg, request)
 	switch {
 	case err == nil:
 		c.latencies = append(c.latencies, time.Since(start))
@@ -122,8 +135,8 @@ func (c *caller) measure(ctx context.Context, client *http.Client, leg *leg) {
 }
 
 // call makes the request once and checks the answer.
-func (c *caller) call(ctx context.Context, client *http.Client, leg *leg) error {
-	res, err := c.do(ctx, client, leg)
+func (c *caller) call(ctx context.Context, client *http.Client, leg *leg, request []byte) error {
+	res, err := c.do(ctx, client, leg.url, leg.header, request)
 	if err != nil {
 		return err
 	}
@@ -131,12 +144,12 @@ func (c *caller) call(ctx context.Context, client *http.Client, leg *leg) error 
 }
 
 // do makes the request once and leaves the body of the answer in c.body.
-func (c *caller) do(ctx context.Context, client *http.Client, leg *leg) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, leg.url, bytes.NewReader(leg.body))
+func (c *caller) do(ctx context.Context, client *http.Client, url string, header http.Header, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header = leg.header
+	req.Header = header
 	res, err := client.Do(req)
 	if err != nil {
 		return nil, err

@@ -70,6 +70,7 @@ func run(args []string, c *console) (code int) {
 	command, err := parser.Parse(args)
 	if err != nil {
 		if e, ok := errors.AsType[*kong.ParseError](err); ok && e.Context != nil {
+			parser.Stdout = c.err // where usage was not asked for, it is no output
 			_ = e.Context.PrintUsage(true)
 			io.WriteString(c.err, "\n")
 		}
