@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 
 	"github.com/alecthomas/kong"
@@ -46,16 +45,13 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if f.Listen != "" {
 		listen = f.Listen
 	}
-	if err := config.ValidateListen(listen); err != nil {
-		return err
-	}
 	log := f.Log.Logger(stderr)
 	id := daemon.Identity(f.ID, "router")
 	cfg, err := f.Bus.Config(id, file, log)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", listen)
+	listener, err := daemon.Listen(listen)
 	if err != nil {
 		return err
 	}

@@ -84,6 +84,9 @@ func exitCode(err error) int {
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
+	if _, ok := errors.AsType[daemon.UsageError](err); ok {
+		return exitUsage
+	}
 	if _, ok := errors.AsType[*config.Error](err); ok {
 		return exitUsage
 	}

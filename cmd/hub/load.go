@@ -102,8 +102,11 @@ func (l *load) run(ctx context.Context, leg *leg, d time.Duration) sample {
 	for i := range l.callers {
 		callers.Go(func() {
 			request := leg.request(i)
-			for ctx.Err() == nil && time.Since(start) < d {
+			for { // once at the least, however late it comes to its turn
 				l.callers[i].measure(ctx, l.client, leg, request)
+				if ctx.Err() != nil || time.Since(start) >= d {
+					return
+				}
 			}
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"toolhub/internal/bus"
 	"toolhub/internal/bus/embedded"
 	"toolhub/internal/config"
+	"toolhub/internal/daemon"
 	"toolhub/internal/registry"
 	"toolhub/internal/router"
 	"toolhub/internal/worker"
@@ -78,7 +79,7 @@ func startNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
 
 	var listener net.Listener
 	if cfg.HTTP {
-		if listener, err = listen(n.file.Listen); err != nil {
+		if listener, err = daemon.Listen(n.file.Listen); err != nil {
 			return nil, err
 		}
 		n.onClose(func() { listener.Close() })

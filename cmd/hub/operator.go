@@ -63,11 +63,7 @@ func (h *hubFlags) withOperator(c *console, f func(ctx context.Context, o *opera
 // busConfig is how to reach the hub that the flags mean.
 func (h *hubFlags) busConfig(identity string) (bus.Config, error) {
 	if h.NATS != "" {
-		cfg, err := h.Bus.Config(identity, nil, nil)
-		if err != nil {
-			return cfg, usageError{err.Error()}
-		}
-		return cfg, nil
+		return h.Bus.Config(identity, nil, nil)
 	}
 	if h.NKey != "" || h.Creds != "" {
 		return bus.Config{}, usageError{"--nkey and --creds go with --nats URL"}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 
@@ -121,13 +120,4 @@ func (n *node) announce(w io.Writer) {
 	}
 	fmt.Fprintf(w, "  state     %s\n", n.file.StateDir)
 	fmt.Fprintf(w, "  next      hub servers, hub tools, hub call NAME; Ctrl-C ends the hub\n")
-}
-
-// listen binds the endpoint, so that a port in use is an error at once.
-func listen(addr string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("listen: couldn't open the endpoint at %s: %w; choose another address with listen or --listen, port 0 takes a free one", addr, err)
-	}
-	return l, nil
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -56,8 +57,15 @@ type Bus struct {
 	Creds string `type:"path" placeholder:"FILE" env:"TOOLHUB_CREDS" help:"File with the NATS credentials (.creds) for --nats."`
 }
 
+// UsageError is a command line that cannot be run.
+type UsageError struct{ Text string }
+
+// Error implements error.
+func (e UsageError) Error() string { return e.Text }
+
 // Config is how to connect as identity, with what the flags leave open taken
-// from file, which may be nil. The error says which flag is missing.
+// from file, which may be nil. The error is a [UsageError] that says which flag
+// is missing or wrong.
 func (b *Bus) Config(identity string, file *config.File, log *slog.Logger) (bus.Config, error) {
 	cfg := bus.Config{Hub: b.Hub, Identity: identity, URL: b.NATS, NKeyFile: b.NKey, CredsFile: b.Creds, Logger: log}
 	if file != nil {
@@ -76,11 +84,14 @@ func (b *Bus) Config(identity string, file *config.File, log *slog.Logger) (bus.
 	}
 	switch {
 	case cfg.URL == "":
-		return cfg, errors.New("no NATS server is named; give --nats URL, or a FILE with nats.url")
+		return cfg, UsageError{"no NATS server is named; give --nats URL, or a FILE with nats.url"}
 	case cfg.NKeyFile != "" && cfg.CredsFile != "":
-		return cfg, errors.New("--nkey and --creds are both given; keep one")
+		return cfg, UsageError{"--nkey and --creds are both given; keep one"}
 	}
-	return cfg, config.ValidateHub(cfg.Hub)
+	if err := config.ValidateHub(cfg.Hub); err != nil {
+		return cfg, UsageError{"--hub: " + err.Error()}
+	}
+	return cfg, nil
 }
 
 // Identity is id, or if that is empty a name that no other process has: what it
@@ -148,5 +159,21 @@ func Report(w io.Writer, program string, err error) int {
 		return ExitUsage
 	}
 	fmt.Fprintf(w, "%s: %v\n", program, err)
+	if _, ok := errors.AsType[UsageError](err); ok {
+		return ExitUsage
+	}
 	return ExitFailed
+}
+
+// Listen opens an MCP endpoint at addr. An address that is not loopback is a
+// [UsageError]; a port in use is an error at once.
+func Listen(addr string) (net.Listener, error) {
+	if err := config.ValidateListen(addr); err != nil {
+		return nil, UsageError{"listen: " + err.Error()}
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen: couldn't open the endpoint at %s: %w; choose another address with listen or --listen, port 0 takes a free one", addr, err)
+	}
+	return l, nil
 }
