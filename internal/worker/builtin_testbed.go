@@ -1,13 +1,16 @@
+//lint:file-ignore SA1019 logging is deprecated, and clients go on using it: a testbed has it.
+
 package worker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -28,7 +31,7 @@ type testbedIn struct {
 // rawResult is a result whose bytes are sent as they are.
 type rawResult struct {
 	sdk.ResultBase
-	json json.RawMessage
+	json jsontext.Value
 }
 
 func (r *rawResult) MarshalJSON() ([]byte, error) { return r.json, nil }
@@ -49,7 +52,7 @@ func newTestbed(cut func()) *sdk.Server {
 		Capabilities: &sdk.ServerCapabilities{Logging: &sdk.LoggingCapabilities{}, Tools: &sdk.ToolCapabilities{ListChanged: true}},
 	})
 	add := func(name, description, properties string, h func(context.Context, *sdk.CallToolRequest, testbedIn) (*sdk.CallToolResult, error)) {
-		schema := json.RawMessage(`{"type":"object","properties":{` + properties + `}}`)
+		schema := jsontext.Value(`{"type":"object","properties":{` + properties + `}}`)
 		s.AddTool(&sdk.Tool{Name: name, Description: description, InputSchema: schema}, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			var in testbedIn
 			if len(req.Params.Arguments) > 0 {
@@ -78,7 +81,7 @@ func newTestbed(cut func()) *sdk.Server {
 		return result, nil
 	})
 	add("fail_rpc", "Fails with a JSON-RPC error.", `"code":{"type":"integer"},"message":{"type":"string"}`, func(_ context.Context, _ *sdk.CallToolRequest, in testbedIn) (*sdk.CallToolResult, error) {
-		return nil, &jsonrpc.Error{Code: in.Code, Message: in.Message, Data: json.RawMessage(`{"from":"testbed"}`)}
+		return nil, &jsonrpc.Error{Code: in.Code, Message: in.Message, Data: []byte(`{"from":"testbed"}`)}
 	})
 	add("big", "Returns a text of the given number of bytes.", `"bytes":{"type":"integer","maximum":67108864}`, func(_ context.Context, _ *sdk.CallToolRequest, in testbedIn) (*sdk.CallToolResult, error) {
 		return testbedText(strings.Repeat("x", min(max(in.Bytes, 0), 64<<20))), nil
@@ -96,7 +99,7 @@ func newTestbed(cut func()) *sdk.Server {
 		if in.Name == "" {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "name must not be empty"}
 		}
-		s.AddTool(&sdk.Tool{Name: in.Name, Description: "Added at runtime.", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		s.AddTool(&sdk.Tool{Name: in.Name, Description: "Added at runtime.", InputSchema: jsontext.Value(`{"type":"object"}`)},
 			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return testbedText(in.Name), nil
 			})
@@ -119,7 +122,7 @@ func newTestbed(cut func()) *sdk.Server {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 			if call, ok := req.(*sdk.CallToolRequest); ok && call.Params != nil {
 				if raw, ok := testbedRaw[call.Params.Name]; ok {
-					return &rawResult{json: json.RawMessage(raw)}, nil
+					return &rawResult{json: jsontext.Value(raw)}, nil
 				}
 			}
 			return next(ctx, method, req)
@@ -155,7 +158,7 @@ func testbedAsk(ctx context.Context, req *sdk.CallToolRequest, in testbedIn) (*s
 	if in.Message == "" {
 		in.Message = "What is your name?"
 	}
-	ask := &sdk.ElicitParams{Message: in.Message, RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)}
+	ask := &sdk.ElicitParams{Message: in.Message, RequestedSchema: jsontext.Value(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)}
 	var answer *sdk.ElicitResult
 	if init := req.Session.InitializeParams(); init != nil && init.ProtocolVersion < "2026-07-28" {
 		var err error

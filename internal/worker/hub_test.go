@@ -220,15 +220,20 @@ func (h *testHub) do(c testCall) (jsontext.Value, error) {
 		}
 		subject = bus.CallSubject("test", c.server, epoch, mcp.MethodToolsCall)
 	}
+	if c.ctx == nil {
+		return h.ask(subject, c.body(), c.principal, c.notify)
+	}
 	return h.request(c.ctx, subject, c.body(), c.principal, c.notify)
 }
 
+// ask makes a request and waits for its answer.
+func (h *testHub) ask(subject string, body []byte, principal string, notify func([]byte)) (jsontext.Value, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return h.request(ctx, subject, body, principal, notify)
+}
+
 func (h *testHub) request(ctx context.Context, subject string, body []byte, principal string, notify func([]byte)) (jsontext.Value, error) {
-	if ctx == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.Background(), patience)
-		defer cancel()
-	}
 	reply, err := h.conn.Call(ctx, &bus.Request{Subject: subject, Body: body, Worker: "w1", Meta: bus.Meta{Principal: principal}}, notify)
 	if err != nil {
 		return nil, err

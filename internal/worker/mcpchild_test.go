@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 logging, roots and sampling are deprecated, and servers go on using them.
+
 package worker
 
 import (
@@ -29,7 +31,7 @@ func runTestbed() {
 		if err := json.Unmarshal(req.Params.Arguments, &in); err != nil {
 			return nil, err
 		}
-		time.Sleep(time.Duration(in.Millis) * time.Millisecond)
+		<-time.After(time.Duration(in.Millis) * time.Millisecond)
 		return testbedText("blocked"), nil
 	})
 	if err := s.Run(context.Background(), &sdk.StdioTransport{}); err != nil {

@@ -89,11 +89,11 @@ servers:
 		t.Errorf("%d calls of picky began, want 1", len(started))
 	}
 	// What the list offers is what may be called.
-	list, err := h.request(nil, bus.CallSubject("test", "picky", h.ready("picky").Epoch(), mcp.MethodToolsList), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), "eve", nil)
+	list, err := h.ask(bus.CallSubject("test", "picky", h.ready("picky").Epoch(), mcp.MethodToolsList), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), "eve", nil)
 	if err != nil || strings.Count(string(list), `"inputSchema"`) != 1 || !strings.Contains(string(list), `"name":"echo"`) {
 		t.Errorf("list for eve: %s, %v", list, err)
 	}
-	list, err = h.request(nil, bus.CallSubject("test", "bed", h.ready("bed").Epoch(), mcp.MethodToolsList), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), "", nil)
+	list, err = h.ask(bus.CallSubject("test", "bed", h.ready("bed").Epoch(), mcp.MethodToolsList), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), "", nil)
 	if err != nil || strings.Contains(string(list), `"name":"fail"`) || strings.Contains(string(list), `"name":"big"`) || !strings.Contains(string(list), `"name":"slow"`) {
 		t.Errorf("list of bed: %s, %v", list, err)
 	}
@@ -127,11 +127,11 @@ func TestBadCalls(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"progressToken":{}}}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"io.modelcontextprotocol/logLevel":"loud"}}}`,
 	} {
-		if _, err := h.request(nil, subject, []byte(body), "", nil); !mcp.IsKind(err, mcp.KindInvalid) {
+		if _, err := h.ask(subject, []byte(body), "", nil); !mcp.IsKind(err, mcp.KindInvalid) {
 			t.Errorf("%.120q: %v", body, err)
 		}
 	}
-	_, err := h.request(nil, bus.CallSubject("test", "bed", s.Epoch(), "prompts/get"), []byte(`{"jsonrpc":"2.0","id":1,"method":"prompts/get"}`), "", nil)
+	_, err := h.ask(bus.CallSubject("test", "bed", s.Epoch(), "prompts/get"), []byte(`{"jsonrpc":"2.0","id":1,"method":"prompts/get"}`), "", nil)
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Code != mcp.CodeMethodNotFound {
 		t.Errorf("an unknown method: %v", err)
 	}
@@ -172,11 +172,11 @@ func TestPassThrough(t *testing.T) {
 			t.Errorf("%s: a big result has %d bytes, %v", id, len(got), err)
 		}
 	}
-	info, err := h.request(nil, bus.CallSubject("test", "old", h.ready("old").Epoch(), mcp.MethodDiscover), []byte(`{"jsonrpc":"2.0","id":1,"method":"server/discover"}`), "", nil)
+	info, err := h.ask(bus.CallSubject("test", "old", h.ready("old").Epoch(), mcp.MethodDiscover), []byte(`{"jsonrpc":"2.0","id":1,"method":"server/discover"}`), "", nil)
 	if err != nil || mcp.FieldString(info, "instructions") == "" || !strings.Contains(string(info), `"testbed"`) {
 		t.Errorf("server/discover: %s, %v", info, err)
 	}
-	if pong, err := h.request(nil, bus.CallSubject("test", "old", h.ready("old").Epoch(), mcp.MethodPing), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), "", nil); err != nil {
+	if pong, err := h.ask(bus.CallSubject("test", "old", h.ready("old").Epoch(), mcp.MethodPing), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), "", nil); err != nil {
 		t.Errorf("ping: %s, %v", pong, err)
 	}
 }

@@ -231,7 +231,7 @@ func TestDrain(t *testing.T) {
 			return nil
 		},
 		"by the bus": func(h *testHub) error {
-			_, err := h.request(nil, bus.CtlSubject("test", "w1", ctlDrain), []byte(`{"jsonrpc":"2.0","id":1,"method":"drain"}`), "", nil)
+			_, err := h.ask(bus.CtlSubject("test", "w1", ctlDrain), []byte(`{"jsonrpc":"2.0","id":1,"method":"drain"}`), "", nil)
 			return err
 		},
 	} {
@@ -494,13 +494,13 @@ func TestListChangedAndRefresh(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"refresh","params":{"servers":["legacy","nobody"]}}`:       `{"servers":["legacy"]}`,
 		`{"jsonrpc":"2.0","id":1,"method":"refresh","params":{"servers":["nobody"],"unknown":true}}`: `{"servers":[]}`,
 	} {
-		got, err := h.request(nil, bus.CtlSubject("test", bus.AnyIdentity, ctlRefresh), []byte(body), "", nil)
+		got, err := h.ask(bus.CtlSubject("test", bus.AnyIdentity, ctlRefresh), []byte(body), "", nil)
 		if err != nil || string(got) != want {
 			t.Errorf("%s: %s, %v", body, got, err)
 		}
 	}
 	for _, body := range []string{``, `x`, `[]`, `{"jsonrpc":"2.0","method":"refresh"}`, `{"jsonrpc":"2.0","id":1,"method":"refresh","params":{"servers":7}}`} {
-		if _, err := h.request(nil, bus.CtlSubject("test", "w1", ctlRefresh), []byte(body), "", nil); !mcp.IsKind(err, mcp.KindInvalid) {
+		if _, err := h.ask(bus.CtlSubject("test", "w1", ctlRefresh), []byte(body), "", nil); !mcp.IsKind(err, mcp.KindInvalid) {
 			t.Errorf("%q: %v", body, err)
 		}
 	}
