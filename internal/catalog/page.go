@@ -206,5 +206,6 @@ func parseCursor(s string) (cursor, bool) {
 		return c, false
 	}
 	c.server, c.exposed = string(b[:numbers[2]]), string(b[numbers[2]:])
-	return c, true
+	// There is one way to write a cursor; decoders overlook line breaks and more.
+	return c, c.String() == s
 }
