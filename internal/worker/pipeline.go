@@ -359,7 +359,7 @@ var resultTypeFirst, resultTypeLast = []byte(`{"resultType":"`), []byte(`,"resul
 func (c *call) outcome(reply bus.Reply, err error) string {
 	f, ok := errors.AsType[*mcp.Fault](err)
 	switch {
-	case ok:
+	case ok && f.Reason != mcp.ReasonCancelled:
 		return string(f.Kind)
 	case err != nil:
 		return "cancelled"
