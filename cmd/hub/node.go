@@ -30,6 +30,9 @@ import (
 // which is only NATS: no server is waited for.
 const startTimeout = 15 * time.Second
 
+// ownLeaseTTL is the lease of the worker where NATS runs in the same process.
+const ownLeaseTTL = 15 * time.Second
+
 // nodeConfig says how to run a whole hub in this process.
 type nodeConfig struct {
 	// File is the configuration; Path is where it came from and Reload reads it
@@ -218,9 +221,13 @@ func (n *node) run(ctx context.Context) error {
 			}
 		})
 	}
-	part(&serverParts, servers, "worker", func(ctx context.Context) error {
-		return worker.Run(ctx, worker.Config{Conn: n.workerConn, ID: n.workerID, Logger: n.log})
-	})
+	cfg := worker.Config{Conn: n.workerConn, ID: n.workerID, Logger: n.log}
+	if n.nats != nil {
+		// A restart does not wait for the lease to end, so nothing is won by a short
+		// one, and a disk that stalls for seconds must not cost every server.
+		cfg.LeaseTTL = ownLeaseTTL
+	}
+	part(&serverParts, servers, "worker", func(ctx context.Context) error { return worker.Run(ctx, cfg) })
 	part(&endpointParts, endpoint, "router", n.router.Run)
 	if n.cfg.Stdin != nil {
 		endpointParts.Go(func() {

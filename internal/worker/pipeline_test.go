@@ -232,7 +232,7 @@ func TestNotifications(t *testing.T) {
 
 func TestCancelAndDeadline(t *testing.T) {
 	t.Parallel()
-	h := newTestHub(t, "policy: allow_all\nservers:\n  bed: {builtin: testbed}\n  old: {builtin: testbed, era: legacy}\n  short: {builtin: testbed, timeout: 150ms, max_total_timeout: 400ms}\n")
+	h := newTestHub(t, "policy: allow_all\nservers:\n  bed: {builtin: testbed}\n  old: {builtin: testbed, era: legacy}\n  short: {builtin: testbed, timeout: 500ms, max_total_timeout: 2s}\n")
 	for _, id := range []string{"bed", "old"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		call := h.start(testCall{server: id, tool: "hang", ctx: ctx})
@@ -257,11 +257,11 @@ func TestCancelAndDeadline(t *testing.T) {
 	if f := faultOf(t, err); f.Kind != mcp.KindTimeout || f.Retryable || f.Server != "short" {
 		t.Errorf("beyond the timeout: %+v", f)
 	}
-	got, err := h.do(testCall{server: "short", tool: "slow", args: `{"ms":300,"steps":6}`, meta: map[string]string{"progressToken": "1"}})
+	got, err := h.do(testCall{server: "short", tool: "slow", args: `{"ms":1000,"steps":20}`, meta: map[string]string{"progressToken": "1"}})
 	if err != nil {
 		t.Errorf("with progress: %s, %v", got, err)
 	}
-	_, err = h.do(testCall{server: "short", tool: "slow", args: `{"ms":3000,"steps":60}`, meta: map[string]string{"progressToken": "1"}})
+	_, err = h.do(testCall{server: "short", tool: "slow", args: `{"ms":20000,"steps":400}`, meta: map[string]string{"progressToken": "1"}})
 	if !mcp.IsKind(err, mcp.KindTimeout) {
 		t.Errorf("beyond the total: %v", err)
 	}

@@ -22,7 +22,7 @@ type Config struct {
 	// Logger is for the operator; nil discards.
 	Logger *slog.Logger
 	// LeaseTTL is how long the worker's servers stay with it when it is not heard
-	// of any more, in whole seconds. 0 is 3 s, which is for one NATS node; a
+	// of any more, in whole seconds. 0 is 5 s, which is for one NATS node; a
 	// cluster may be without a leader for longer than that and needs 15 s.
 	LeaseTTL time.Duration
 }
@@ -40,7 +40,7 @@ func (c *Config) Validate() error {
 }
 
 const (
-	defaultLeaseTTL = 3 * time.Second
+	defaultLeaseTTL = 5 * time.Second
 	// leasePause is the wait after a lease could not be had, mostly because NATS
 	// is away.
 	leasePause = 500 * time.Millisecond
