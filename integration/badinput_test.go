@@ -417,14 +417,13 @@ func badLines(t *testing.T) {
 func badAnswers(t *testing.T) {
 	t.Parallel()
 	h := start(t, fmt.Sprintf(`policy: allow_all
-timeout: 2s
-max_total_timeout: 4s
 restart_backoff: {initial: 10ms, max: 100ms}
 servers:
   bad: {command: %q, args: [-pid, "{dir}/pid"]}
+  hasty: {command: %[1]q, args: [-pid, "{dir}/pid2"], timeout: 1s, max_total_timeout: 2s}
   dice: {builtin: dice}
 `, binary("badserver")))
-	offered(t, h, "bad__good", "dice__roll")
+	offered(t, h, "bad__good", "hasty__good", "dice__roll")
 	const (
 		result      = "" // a result with the text
 		timeout     = "timeout"
@@ -470,7 +469,11 @@ servers:
 		{"list_storm", result, "fine"},
 	} {
 		t.Run(row.tool, func(t *testing.T) {
-			text, isError, err := h.Call(soon(t), "bad__"+row.tool, "{}")
+			server := "bad"
+			if row.kind == timeout {
+				server = "hasty" // who doesn't wait as long
+			}
+			text, isError, err := h.Call(soon(t), server+"__"+row.tool, "{}")
 			e, _ := err.(*hubproc.Error)
 			switch {
 			case row.kind == result:
@@ -483,15 +486,15 @@ servers:
 				if e.Code != -32000 || !strings.Contains(e.Message, row.text) || e.Data.Kind != "" {
 					t.Errorf("%v, want the server's own error", e)
 				}
-			case e.Data.Kind != row.kind || e.Data.Server != "bad" || !strings.Contains(e.Message, row.text):
-				t.Errorf("%v of server %q, want the kind %s of bad and %q", e, e.Data.Server, row.kind, row.text)
+			case e.Data.Kind != row.kind || e.Data.Server != server || !strings.Contains(e.Message, row.text):
+				t.Errorf("%v of server %q, want the kind %s of %s and %q", e, e.Data.Server, row.kind, server, row.text)
 			}
 			fine(t, h)
 			// And it is back, or was never away.
 			eventually(t, func() error {
-				text, _, err := h.Call(soon(t), "bad__good", "{}")
+				text, _, err := h.Call(soon(t), server+"__good", "{}")
 				if err == nil && text != "fine" {
-					err = fmt.Errorf("bad__good says %q", text)
+					err = fmt.Errorf("%s__good says %q", server, text)
 				}
 				return err
 			})

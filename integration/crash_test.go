@@ -193,7 +193,7 @@ func TestKillOfAServer(t *testing.T) {
 		}
 		return nil
 	})
-	for filter, text := range map[string]string{"server.bad.failed": "signal 9", "call.bad.finished": "unavailable"} {
+	for filter, text := range map[string]string{"server.bad.failed": `"attempt":1`, "call.bad.finished": "unavailable"} {
 		eventually(t, func() error { return happened(t, h, filter, text) })
 	}
 }
