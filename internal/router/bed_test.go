@@ -167,6 +167,26 @@ func (b *bed) tells(want string) {
 	}
 }
 
+// letGo lets one call of slow come to its end.
+func (b *bed) letGo() {
+	b.t.Helper()
+	select {
+	case b.release <- struct{}{}:
+	case <-time.After(patience):
+		b.t.Fatal("no call waits to be let go")
+	}
+}
+
+// eventually waits until ok holds.
+func (b *bed) eventually(what string, ok func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
 // running is a router that runs.
 type running struct {
 	*Router
@@ -210,9 +230,7 @@ func (b *bed) routerWith(identity string, change func(*Router)) *running {
 	if err := r.engine.registry.WaitSynced(context.Background()); err != nil {
 		b.t.Fatal(err)
 	}
-	for v := r.engine.registry.View(); !b.server.isReady(v); v = r.engine.registry.View() {
-		<-v.Superseded()
-	}
+	b.eventually("the server is ready", func() bool { return b.server.isReady(r.engine.registry.View()) })
 	return run
 }
 
@@ -220,7 +238,7 @@ func (b *bed) routerWith(identity string, change func(*Router)) *running {
 func (b *bed) client() *http.Client {
 	tr := &http.Transport{}
 	b.t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr}
+	return &http.Client{Transport: tr, Timeout: 3 * patience} // of whole streams too: a test must not hang
 }
 
 const clientMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":"p"}`

@@ -59,7 +59,9 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 	b.Run("modern", func(b *testing.B) { exchange(b, modernPost(context.Background(), r.url, "echo", `{}`)) })
-	b.Run("legacy", func(b *testing.B) { exchange(b, sessionPost(context.Background(), r.url, session, sessionCall("echo"))) })
+	b.Run("legacy", func(b *testing.B) {
+		exchange(b, sessionPost(context.Background(), r.url, session, sessionCall("echo")))
+	})
 	b.Run("engine", func(b *testing.B) {
 		req := toolRequest("1", "echo", "{}")
 		req.caller = caller{principal: anonymous, era: mcp.EraModern}

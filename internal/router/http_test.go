@@ -267,7 +267,7 @@ func TestHeartbeat(t *testing.T) {
 			t.Fatalf("%q, want a comment", got)
 		}
 	}
-	b.release <- struct{}{}
+	b.letGo()
 	for {
 		got := e.next()
 		if got == ":" {
@@ -290,7 +290,7 @@ func TestHeartbeat(t *testing.T) {
 	}()
 	b.tells("slow began")
 	b.tells("slow began")
-	b.release <- struct{}{}
+	b.letGo()
 	<-answered
 }
 
@@ -318,10 +318,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("readyz: %d %s", status, body)
 	}
 	b.nats.Shutdown()
-	v := r.engine.registry.View()
-	for ; v.Live; v = r.engine.registry.View() {
-		<-v.Superseded()
-	}
+	b.eventually("NATS is gone", func() bool { return !r.conn.Connected() && !r.engine.registry.View().Live })
 	if status, body := get("/readyz"); status != 503 || !strings.Contains(body, "NATS") {
 		t.Errorf("readyz without NATS: %d %s", status, body)
 	}
@@ -392,7 +389,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("the call ended early: %s", got.body)
 	default:
 	}
-	b.release <- struct{}{}
+	b.letGo()
 	if got := <-done; !strings.Contains(got.body, "slow is done") {
 		t.Errorf("%s", got.body)
 	}
@@ -405,9 +402,9 @@ func TestDrainTimeout(t *testing.T) {
 	b := newBed(t)
 	b.apply(bedHub + "drain_timeout: 50ms\n")
 	r := b.router("r1")
-	for v := r.engine.registry.View(); v.Settings.DrainTimeout.Std() != 50*time.Millisecond; v = r.engine.registry.View() {
-		<-v.Superseded()
-	}
+	b.eventually("the settings are there", func() bool {
+		return r.engine.registry.View().Settings.DrainTimeout.Std() == 50*time.Millisecond
+	})
 	c := b.client()
 	session := b.initialize(c, r.url, "2025-11-25", "{}")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -63,7 +63,7 @@ func newIdleHub(t testing.TB, yaml string) *testHub {
 	if err := h.registry.WaitSynced(h.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.worker.AcquireLease(h.ctx(), h.worker.Identity(), "i1", nil, 3*time.Second); err != nil {
+	if _, err := h.worker.AcquireLease(h.ctx(), h.worker.Identity(), "i1", nil, 30*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	return h

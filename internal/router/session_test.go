@@ -278,15 +278,11 @@ func TestSessionExpiry(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("an unused session stays for ever")
 	}
-	deadline := time.Now().Add(patience)
-	for n := many; n > 1 && time.Now().Before(deadline); {
+	b.eventually("all of them are forgotten", func() bool {
 		r1.fronts.sessions.mu.Lock()
-		n = len(r1.fronts.sessions.byID)
-		r1.fronts.sessions.mu.Unlock()
-		if n > 1 {
-			stream.next() // a heartbeat
-		}
-	}
+		defer r1.fronts.sessions.mu.Unlock()
+		return len(r1.fronts.sessions.byID) <= 1
+	})
 	for range 15 {
 		stream.next()
 	}
@@ -335,9 +331,9 @@ func TestSessionsWithoutNATS(t *testing.T) {
 	c := b.client()
 	session := b.initialize(c, r1.url, "2025-11-25", "{}")
 	b.nats.Shutdown()
-	for v := r2.engine.registry.View(); v.Live || r2.conn.Connected(); v = r2.engine.registry.View() {
-		<-v.Superseded()
-	}
+	b.eventually("NATS is gone", func() bool {
+		return !r1.conn.Connected() && !r2.conn.Connected() && !r2.engine.registry.View().Live
+	})
 	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 	if res, body := b.exchange(c, sessionPost(t.Context(), r1.url, session, list)); res.StatusCode != 200 || !strings.Contains(body, "echo") {
 		t.Errorf("%s %s", res.Status, body)

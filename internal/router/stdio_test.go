@@ -3,6 +3,7 @@ package router
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -26,7 +27,9 @@ func (b *bed) pipe(ctx context.Context, r *running) *pipeClient {
 		p.done <- r.ServeStdio(ctx, in, out)
 		out.Close()
 	}()
+	hung := time.AfterFunc(3*patience, func() { _ = fromServer.CloseWithError(errors.New("the test hangs")) })
 	b.t.Cleanup(func() {
+		hung.Stop()
 		toServer.Close()
 		_, _ = io.Copy(io.Discard, p.lines)
 	})
@@ -80,7 +83,7 @@ func TestStdioModern(t *testing.T) {
 	p.next(`"id":3`)
 	p.send(pipeCall("2", "echo"))
 	p.next(`"id":2`, "running already")
-	b.release <- struct{}{}
+	b.letGo()
 	p.next(`"id":2`, "slow is done")
 	// A cancelled request gets no response.
 	p.send(pipeCall("4", "wait"))
@@ -173,7 +176,7 @@ func TestStdioDrain(t *testing.T) {
 		r.stop()
 	}()
 	p.next(`"id":"l"`, `"resultType":"complete"`)
-	b.release <- struct{}{}
+	b.letGo()
 	p.next(`"id":1`, "slow is done")
 	select {
 	case err := <-p.done:
