@@ -93,7 +93,7 @@ func (d *dialing) pipe(ctx context.Context, p peer, opts mcp.ConnectOptions) (*l
 		p.kill()
 		return nil, err
 	}
-	return &link{conn: conn, peer: p}, nil
+	return newLink(conn, p), nil
 }
 
 // whyNot explains a failed handshake by the end of the process, if it ended.
@@ -166,7 +166,7 @@ func (d *dialing) http(ctx context.Context, onListChanged func()) (*link, error)
 	if err != nil {
 		return nil, err
 	}
-	return &link{conn: conn}, nil
+	return newLink(conn, nil), nil
 }
 
 func (d *dialing) start(ctx context.Context) (*process, error) {

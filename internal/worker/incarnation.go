@@ -198,7 +198,7 @@ func (in *incarnation) drain(lease *bus.Lease, cause error) error {
 		case o := <-in.orders:
 			close(o.done)
 		case <-lease.Lost():
-			return in.abandon()
+			_ = in.abandon()
 		}
 	}
 	return cause

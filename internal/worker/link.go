@@ -23,6 +23,13 @@ type link struct {
 	busy atomic.Int64
 	// replica is the number of the replica, from 0.
 	replica int
+	// suspect has a token when a call failed in a way that makes one ask whether
+	// the server is still there.
+	suspect chan struct{}
+}
+
+func newLink(conn mcp.Conn, p peer) *link {
+	return &link{conn: conn, peer: p, suspect: make(chan struct{}, 1)}
 }
 
 // dialer makes one connection to a server. ctx bounds the making only. An error
@@ -41,7 +48,14 @@ func (l *link) peerDone() <-chan struct{} {
 func (l *link) call(ctx context.Context, request *mcp.Call) (jsontext.Value, error) {
 	l.busy.Add(1)
 	defer l.busy.Add(-1)
-	return l.conn.Call(ctx, request)
+	value, err := l.conn.Call(ctx, request)
+	if err != nil && ctx.Err() == nil && (mcp.IsKind(err, mcp.KindTransport) || mcp.IsKind(err, mcp.KindUnavailable)) {
+		select {
+		case l.suspect <- struct{}{}:
+		default:
+		}
+	}
+	return value, err
 }
 
 // close ends the connection and the process. Calls in flight fail at once. The

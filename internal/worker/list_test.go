@@ -186,7 +186,7 @@ func startBench(t *testing.T, def *definition, answer func(call *mcp.Call) (json
 		if def.Config.Era == config.EraLegacy {
 			b.conn.info.Era = mcp.EraLegacy
 		}
-		return &link{conn: b.conn}, nil
+		return newLink(b.conn, nil), nil
 	}
 	b.server = newServer(def, dial, newLot("w"), discardEvents, func(post) {}, discardLog())
 	ctx, cancel := context.WithCancel(t.Context())

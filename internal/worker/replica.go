@@ -23,6 +23,9 @@ type replica struct {
 // ours to start (product rule D3).
 const reconnectEvery = time.Second
 
+// suspectEvery is how often calls that fail can cause a health probe.
+const suspectEvery = time.Second
+
 // run returns when stop has ended and the last connection is closed; hard cuts
 // the closing short.
 func (r *replica) run(stop, hard context.Context) {
@@ -86,8 +89,17 @@ func (r *replica) connect(stop context.Context) (*link, error) {
 // stop has ended.
 func (r *replica) watch(stop context.Context, l *link) string {
 	s := r.server
-	for {
-		timer := time.NewTimer(s.definition().Config.HealthInterval.Std())
+	interval := func() time.Duration { return s.definition().Config.HealthInterval.Std() }
+	var asked time.Time
+	for next := time.Now().Add(interval()); ; {
+		suspect, wake := l.suspect, next
+		if quiet := asked.Add(suspectEvery); time.Now().Before(quiet) {
+			suspect = nil
+			if quiet.Before(next) {
+				wake = quiet
+			}
+		}
+		timer := time.NewTimer(time.Until(wake))
 		select {
 		case <-stop.Done():
 			timer.Stop()
@@ -98,8 +110,15 @@ func (r *replica) watch(stop context.Context, l *link) string {
 		case <-l.peerDone():
 			timer.Stop()
 			return "the process ended"
+		case <-suspect:
+			timer.Stop()
 		case <-timer.C:
+			if time.Now().Before(next) {
+				continue
+			}
 		}
+		asked = time.Now()
+		next = asked.Add(interval())
 		busy := l.busy.Load() > 0
 		latency, err := l.probe(stop, s.definition().Config.RequestTimeout.Std())
 		switch {
@@ -107,7 +126,7 @@ func (r *replica) watch(stop context.Context, l *link) string {
 			s.do(func() { s.probed(latency) })
 		case stop.Err() != nil:
 			return ""
-		case busy || l.busy.Load() > 0 || queued(err):
+		case queued(err), mcp.IsKind(err, mcp.KindTimeout) && (busy || l.busy.Load() > 0):
 			// A server may well be deaf while it works; its calls have time limits
 			// of their own. The next probe will tell.
 			s.log.Debug("health probe of a busy server went unanswered", "error", err)

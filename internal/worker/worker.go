@@ -128,7 +128,7 @@ func (w *worker) live(ctx context.Context) error {
 	w.emitLease("acquired", name)
 	w.log.Info("worker is up", "worker", w.id, "incarnation", name)
 	ended := newIncarnation(w, name).run(ctx, lease)
-	if errors.Is(ended, errLeaseLost) {
+	if isClosed(lease.Lost()) {
 		w.emitLease("lost", name)
 		return ended
 	}

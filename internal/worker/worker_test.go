@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"toolhub/internal/bus"
 	"toolhub/internal/config"
@@ -506,23 +510,77 @@ func TestListChangedAndRefresh(t *testing.T) {
 	}
 }
 
+// A server behind a URL that goes away is noticed by the call that fails, and
+// found again when it is back.
+func TestURLGone(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	serve := func(l net.Listener) *http.Server {
+		s := newTestbed(func() {})
+		srv := &http.Server{Handler: sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{Stateless: true})}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = srv.Serve(l)
+		}()
+		t.Cleanup(func() {
+			_ = srv.Close()
+			<-done
+		})
+		return srv
+	}
+	srv := serve(l)
+	h := newTestHub(t, "policy: allow_all\nservers:\n  web: {url: 'http://"+address+"/mcp'}\n")
+	if got := h.text("web", "echo", `{"text":"x"}`); got != "x" {
+		t.Fatalf("echo gives %q", got)
+	}
+	epoch := h.ready("web").Epoch()
+	if err := srv.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.do(testCall{server: "web", tool: "echo", epoch: epoch})
+	if f := faultOf(t, err); f.Server != "web" || f.Kind != mcp.KindTransport && f.Kind != mcp.KindUnavailable {
+		t.Errorf("a call while it is gone: %+v", f)
+	}
+	h.state("web", registry.StateDown)
+	_, err = h.do(testCall{server: "web", tool: "echo", epoch: epoch})
+	if f := faultOf(t, err); f.Kind != mcp.KindUnavailable || !f.Retryable {
+		t.Errorf("a call while it is known to be gone: %+v", f)
+	}
+	if l, err = net.Listen("tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	serve(l)
+	if s := h.ready("web"); s.Epoch() != epoch {
+		t.Error("the epoch changed")
+	}
+	if got := h.text("web", "echo", `{"text":"back"}`); got != "back" {
+		t.Errorf("echo gives %q", got)
+	}
+}
+
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	h := newTestHub(t, "policy: allow_all\nrestart_backoff: {initial: 100ms}\nservers:\n  pool: "+child("testbed", "replicas: 3")+"\n")
 	h.until("all replicas up", func(v *registry.View) bool { return v.Get("pool").State() == registry.StateUp })
 	pids := map[string]bool{}
 	var calls []<-chan outcome
-	// Calls that block make the next one go elsewhere, as soon as they run.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// Calls that hang make the next one go elsewhere, as soon as they run.
 	for n := range 3 {
 		for len(pids) == n {
 			pids[h.text("pool", "pid", "")] = true
 		}
-		calls = append(calls, h.start(testCall{server: "pool", tool: "block", args: `{"ms":2000}`}))
+		calls = append(calls, h.start(testCall{server: "pool", tool: "hang", ctx: ctx}))
 	}
+	cancel()
 	for _, c := range calls {
-		if out := <-c; out.err != nil {
-			t.Error(out.err)
-		}
+		<-c
 	}
 	if len(pids) != 3 {
 		t.Fatalf("the calls went to the processes %v, want 3", pids)
