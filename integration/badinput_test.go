@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,7 +35,7 @@ func TestBadInput(t *testing.T) {
 func fine(t *testing.T, h *hubproc.Hub) {
 	t.Helper()
 	names, err := h.Tools(soon(t))
-	if err != nil || !contains(names, "dice__roll") {
+	if err != nil || !slices.Contains(names, "dice__roll") {
 		t.Errorf("afterwards the list is %v, %v", names, err)
 	}
 	says(t, h, "dice__roll", `{"dice":"1d6"}`, "1d6")
@@ -148,9 +150,7 @@ var modern = map[string]string{"Mcp-Protocol-Version": hubproc.Modern, "Mcp-Meth
 
 func with(header map[string]string, more ...string) map[string]string {
 	out := map[string]string{}
-	for name, value := range header {
-		out[name] = value
-	}
+	maps.Copy(out, header)
 	for i := 0; i < len(more); i += 2 {
 		out[more[i]] = more[i+1]
 	}
@@ -582,7 +582,7 @@ servers:
 						mine = append(mine, tool)
 					}
 				}
-				if fmt.Sprint(mine) != fmt.Sprint(row.up) && !(fmt.Sprint(row.up) == fmt.Sprint(everything) && contains(mine, "good")) {
+				if fmt.Sprint(mine) != fmt.Sprint(row.up) && !(fmt.Sprint(row.up) == fmt.Sprint(everything) && slices.Contains(mine, "good")) {
 					return fmt.Errorf("its tools are %v, want %v; it is %+v", mine, row.up, s)
 				}
 				if isUp := s.State == "up"; isUp != (row.up != nil) {

@@ -304,7 +304,7 @@ func TestCrashRestart(t *testing.T) {
 	names, err := list(again)
 	if err != nil {
 		t.Errorf("the session of before the crash: %v", err)
-	} else if !contains(names, "notes__add_note") || contains(names, "bad__good") || contains(names, "gone__roll") {
+	} else if !slices.Contains(names, "notes__add_note") || slices.Contains(names, "bad__good") || slices.Contains(names, "gone__roll") {
 		t.Errorf("the session of before the crash lists %v", names)
 	}
 	if err := firstOf(happened(t, again, "server.gone.up", "gone"), happened(t, again, "server.gone.removed", "gone")); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,7 +151,7 @@ func offered(t testing.TB, h *hubproc.Hub, tools ...string) {
 			return err
 		}
 		for _, tool := range tools {
-			if !contains(names, tool) {
+			if !slices.Contains(names, tool) {
 				return fmt.Errorf("%s is not listed, but %v are", tool, names)
 			}
 		}
@@ -163,20 +164,11 @@ func withdrawn(t testing.TB, h *hubproc.Hub, tool string) {
 	t.Helper()
 	eventually(t, func() error {
 		names, err := h.Tools(soon(t))
-		if err == nil && contains(names, tool) {
+		if err == nil && slices.Contains(names, tool) {
 			err = fmt.Errorf("%s is still listed", tool)
 		}
 		return err
 	})
-}
-
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 // says calls a tool and checks the text of its result.

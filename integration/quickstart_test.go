@@ -88,19 +88,20 @@ func goOnly(t *testing.T, extra ...string) []string {
 		}
 	}
 	// What `go env -w` writes, since servers get no other variables of Go.
-	settings := "GOPROXY=off\n"
+	var settings strings.Builder
+	settings.WriteString("GOPROXY=off\n")
 	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH"} {
 		out, err := exec.Command("go", "env", name).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		settings += name + "=" + string(out)
+		settings.WriteString(name + "=" + string(out))
 	}
 	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, "go"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home, "go", "env"), []byte(settings), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, "go", "env"), []byte(settings.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return append([]string{"PATH=" + bin, "HOME=" + home, "XDG_CONFIG_HOME=" + home, "TMPDIR=" + t.TempDir()}, extra...)

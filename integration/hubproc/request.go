@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -151,9 +152,7 @@ func (h *Hub) Request(ctx context.Context, path, method, params string, header m
 		params += ","
 	}
 	all := map[string]string{"Mcp-Protocol-Version": Modern, "Mcp-Method": method}
-	for name, value := range header {
-		all[name] = value
-	}
+	maps.Copy(all, header)
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s%s}}`, method, params, Meta)
 	return h.Post(ctx, path, body, all)
 }

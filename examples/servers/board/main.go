@@ -162,7 +162,7 @@ func newServer(b *board) *mcp.Server {
 		if n := len([]rune(in.Text)); n == 0 || n > 200 {
 			return nil, nil, errors.New("text must have 1 to 200 characters")
 		}
-		n, err := b.add(note{in.Text, in.Colour})
+		n, err := b.add(note(in))
 		if err != nil {
 			return nil, nil, err
 		}
