@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -247,14 +248,27 @@ func (f Filter) Compile() (*Selection, error) {
 }
 
 // Selection is a compiled [Filter]. A nil one selects everything.
-type Selection struct{ include, exclude []*Pattern }
+type Selection struct {
+	include, exclude []*Pattern
+	within           *Selection // nil for no further limit
+}
+
+// Within is what both s and outer select.
+func (s *Selection) Within(outer *Selection) *Selection {
+	if s == nil || outer == nil {
+		return cmp.Or(s, outer)
+	}
+	narrowed := *s
+	narrowed.within = outer.Within(s.within)
+	return &narrowed
+}
 
 // Selects reports whether the tool may be offered and called.
 func (s *Selection) Selects(server, tool string) bool {
 	if s == nil {
 		return true
 	}
-	return (len(s.include) == 0 || anyMatch(s.include, server, tool)) && !anyMatch(s.exclude, server, tool)
+	return (len(s.include) == 0 || anyMatch(s.include, server, tool)) && !anyMatch(s.exclude, server, tool) && s.within.Selects(server, tool)
 }
 
 func anyMatch(patterns []*Pattern, server, tool string) bool {

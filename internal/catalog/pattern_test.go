@@ -91,6 +91,19 @@ func TestFilter(t *testing.T) { // L2
 			t.Errorf("%s: %v", name, !want)
 		}
 	}
+	narrow, err := Filter{Include: []string{"fs/*", "x/*"}, Exclude: []string{"fs/list"}}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"fs/read": true, "fs/list": false, "fs/write_file": false, "web/get": false, "x/read": false} {
+		server, tool, _ := strings.Cut(name, "/")
+		if narrow.Within(s).Selects(server, tool) != want || s.Within(narrow).Selects(server, tool) != want || narrow.Within(s).Within(s).Selects(server, tool) != want {
+			t.Errorf("%s within: %v", name, !want)
+		}
+	}
+	if narrow.Within(nil) != narrow || (*Selection)(nil).Within(narrow) != narrow {
+		t.Error("no filter narrows nothing")
+	}
 	var none *Selection
 	empty, err := Filter{}.Compile()
 	if err != nil || !none.Selects("a", "b") || !empty.Selects("a", "b") {

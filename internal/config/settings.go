@@ -44,7 +44,8 @@ type Governance struct {
 	// lists.
 	HideDenied *bool `json:"hide_denied,omitzero"`
 	// Tools says which tools exist at all, as globs over server/tool. What it
-	// leaves out is neither listed nor callable.
+	// leaves out is neither listed nor callable. A server's own filter narrows
+	// the hub's and cannot widen it.
 	Tools *catalog.Filter `json:"tools,omitzero"`
 	// Timeout bounds a call; progress starts it anew.
 	Timeout Duration `json:"timeout,omitzero"`

@@ -256,10 +256,10 @@ func (r *Registry) compile(id string) *compiled {
 	if r.settings != nil {
 		settings = r.settings.WithDefaults()
 	}
-	own, filter := settings.Policy, settings.Tools
+	own, tools := settings.Policy, settings.Tools
 	if def != nil {
 		c.config = def.Server.Effective(settings)
-		own, filter = c.config.Policy, c.config.Tools
+		own, tools = c.config.Policy, def.Server.Tools
 	}
 	if def != nil && def.Server.Policy == nil {
 		c.policy = r.compile(hubItself).policy
@@ -269,13 +269,16 @@ func (r *Registry) compile(id string) *compiled {
 		r.log.Error("unusable policy", "server", id, "error", err)
 		c.policy = nil
 	}
-	var err error
-	if filter == nil {
-		filter = &catalog.Filter{}
+	if tools == nil {
+		tools = &catalog.Filter{}
 	}
-	if c.filter, err = filter.Compile(); err != nil {
+	var err error
+	if c.filter, err = tools.Compile(); err != nil {
 		r.log.Error("unusable tools filter, nothing is selected", "server", id, "error", err)
 		c.filter, _ = (catalog.Filter{Exclude: []string{"*/*"}}).Compile() // a constant that compiles
+	}
+	if def != nil { // a server narrows what the hub selects and cannot widen it (C5)
+		c.filter = c.filter.Within(r.compile(hubItself).filter)
 	}
 	r.compiled[id] = c
 	return c

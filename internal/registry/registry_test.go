@@ -339,3 +339,16 @@ func TestForeignEntries(t *testing.T) {
 		t.Error("a hub with an unreadable policy still has one")
 	}
 }
+
+// TestServerNarrowsNames: a server's filter cannot let in what the hub's leaves out (C5).
+func TestServerNarrowsNames(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	h.apply("policy: allow_all\ntools: {exclude: ['*/drop_*']}\nservers:\n  a: {builtin: clock}\n  b: {builtin: clock, tools: {include: ['b/drop_all', 'b/read']}}\n")
+	v := h.until("both servers", func(v *registry.View) bool { return v.Configured && len(v.Servers) == 2 })
+	for tool, want := range map[string][2]bool{"read": {true, true}, "drop_all": {false, false}, "other": {true, false}} {
+		if a, b := v.Get("a").Filter.Selects("a", tool), v.Get("b").Filter.Selects("b", tool); a != want[0] || b != want[1] {
+			t.Errorf("%s: %v %v, want %v", tool, a, b, want)
+		}
+	}
+}
