@@ -64,7 +64,9 @@ func TestServerPipeWrite(t *testing.T) {
 	_, broken := io.Pipe()
 	_ = broken.CloseWithError(nil)
 	p = NewServerPipe(strings.NewReader(""), broken, 0)
-	if p.Write([]byte("{}")) == nil || p.Write([]byte("{}")) == nil {
-		t.Error("a broken pipe is no error")
+	for range 2 {
+		if p.Write([]byte("{}")) == nil {
+			t.Error("a broken pipe is no error")
+		}
 	}
 }

@@ -146,7 +146,7 @@ func (b *bed) serve(ctx context.Context, in *bus.Incoming) (bus.Reply, error) {
 		for i := 0; ctx.Err() == nil; i++ {
 			notify(mcp.NotifyProgress, fmt.Sprintf(`{"progressToken":%s,"progress":%d,"message":"%s"}`, meta.ProgressToken, i, strings.Repeat("y", 8<<10)))
 			if i%100 == 0 {
-				time.Sleep(time.Millisecond) // so as not to take the machine
+				_ = pause(ctx, time.Millisecond) // so as not to take the machine
 			}
 		}
 		b.told <- "flood cancelled"
@@ -180,8 +180,12 @@ func (b *bed) letGo() {
 // eventually waits until ok holds.
 func (b *bed) eventually(what string, ok func() bool) {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for timeout := time.After(patience); !ok(); {
+		select {
+		case <-tick.C:
+		case <-timeout:
 			b.t.Fatalf("never: %s", what)
 		}
 	}

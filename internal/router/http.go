@@ -49,6 +49,8 @@ type fronts struct {
 	missing  func() []string
 	sessions *sessions
 	heart    heart
+	// writeTimeout is how long the client of a stream may take nothing.
+	writeTimeout time.Duration
 
 	// base is the life of calls that outlive the connection they came by.
 	base context.Context
@@ -63,7 +65,7 @@ type fronts struct {
 }
 
 func newFronts(conn *bus.Conn, log *slog.Logger, e *engine, missing func() []string) *fronts {
-	f := &fronts{conn: conn, log: log, engine: e, missing: missing, draining: make(chan struct{})}
+	f := &fronts{conn: conn, log: log, engine: e, missing: missing, draining: make(chan struct{}), writeTimeout: writeTimeout}
 	f.base, f.end = context.WithCancelCause(context.Background())
 	f.sessions = newSessions(conn, log, &f.tasks)
 	f.heart.f = f
@@ -288,14 +290,17 @@ func tooLarge(size int64) *mcp.Error {
 
 // setWriteDeadline gives a client time to take what is written next. Once one has
 // run out its connection is of no use, so each write needs a deadline of its own.
-func setWriteDeadline(w http.ResponseWriter) {
+func setWriteDeadline(w http.ResponseWriter, timeout time.Duration) {
 	if c, ok := w.(interface{ SetWriteDeadline(t time.Time) error }); ok {
-		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		_ = c.SetWriteDeadline(time.Now().Add(timeout))
 	}
 }
 
 // patientWriter writes big messages in steps, each with a deadline of its own.
-type patientWriter struct{ w http.ResponseWriter }
+type patientWriter struct {
+	w       http.ResponseWriter
+	timeout time.Duration
+}
 
 func (p patientWriter) Write(b []byte) (int, error) {
 	n := 0
@@ -305,7 +310,7 @@ func (p patientWriter) Write(b []byte) (int, error) {
 		if err != nil {
 			return n, err
 		}
-		setWriteDeadline(p.w)
+		setWriteDeadline(p.w, p.timeout)
 	}
 	m, err := p.w.Write(b[n:])
 	return n + m, err
@@ -320,13 +325,13 @@ var (
 
 // writeJSON writes a whole answer.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
-	setWriteDeadline(w)
+	setWriteDeadline(w, writeTimeout)
 	h := w.Header()
 	h["Content-Type"] = jsonType
 	h["Cache-Control"] = noStore
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	_, _ = patientWriter{w}.Write(body) // a client that is gone is told nothing
+	_, _ = patientWriter{w, writeTimeout}.Write(body) // a client that is gone is told nothing
 }
 
 // refuse answers a request that is not served.

@@ -234,23 +234,21 @@ func TestModernDisconnectCancels(t *testing.T) {
 	<-gone
 }
 
-// A client that does not read gets its stream ended; others never notice.
+// A client that does not read gets its stream and its call ended; others never
+// notice.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	r := b.router("r1")
+	r := b.routerWith("r1", func(r *Router) { r.fronts.writeTimeout = 300 * time.Millisecond })
 	c := b.client()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stuck := b.open(c, modernPost(ctx, r.url, "flood", `{}`))
+	stuck := b.open(c, modernPost(t.Context(), r.url, "flood", `{}`))
 	for range 20 {
 		if _, body := b.exchange(c, modernPost(t.Context(), r.url, "echo", `{}`)); !strings.Contains(body, `"id":1`) {
 			t.Fatal(body)
 		}
 	}
-	stuck.message(`"progress":0`)
-	cancel()
 	b.tells("flood cancelled")
+	stuck.message(`"progress":0`)
 }
 
 // A silent call becomes a stream with comments, so that nothing cuts it off.

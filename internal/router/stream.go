@@ -66,7 +66,7 @@ func (p *reply) send(body []byte) error {
 	if err := p.startLocked(); err != nil {
 		return err
 	}
-	return p.wroteLocked(mcp.WriteEvent(patientWriter{p.w}, body))
+	return p.wroteLocked(mcp.WriteEvent(patientWriter{p.w, p.f.writeTimeout}, body))
 }
 
 // start makes the answer a stream right away, with a comment as the first sign.
@@ -90,7 +90,7 @@ func (p *reply) startLocked() error {
 	case !p.accepts.Stream:
 		return errNoStream
 	}
-	setWriteDeadline(p.w)
+	setWriteDeadline(p.w, p.f.writeTimeout)
 	if !p.started {
 		h := p.w.Header()
 		h["Content-Type"] = streamType
@@ -123,7 +123,7 @@ func (p *reply) finish(status int, body []byte) {
 	defer func() { p.done = true }()
 	if p.started || !p.accepts.JSON {
 		if p.startLocked() == nil {
-			_ = p.wroteLocked(mcp.WriteEvent(patientWriter{p.w}, body))
+			_ = p.wroteLocked(mcp.WriteEvent(patientWriter{p.w, p.f.writeTimeout}, body))
 		}
 		return
 	}
