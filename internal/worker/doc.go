@@ -2,10 +2,11 @@
 // servers of a hub, starts or connects them, keeps them running, publishes what
 // they list, and lets no call through that the policy does not allow.
 //
-//	Run ── one incarnation (lease) ── server ──┬─ replica ── link ── mcp.Conn ── process, builtin or URL
-//	        claims, reconciles        (epoch)  ├─ replica …
-//	                                           ├─ lister: tools/list → catalog → registry
-//	                                           └─ pipeline: select, decide, send ◄── bus.Serve
+//	Run ── incarnation ── host ── server ──┬─ replica ── link ── mcp.Conn ── process, builtin or URL
+//	       (one lease)    (one     │       ├─ replica …
+//	        reconciles    epoch)   │       ├─ lister: tools/list → catalog → outbox → registry
+//	                               │       └─ pipeline: select, decide, send, maybe park
+//	                               └─ bus.Serve, drain, give up
 //
 // Each server has its own goroutines and shares nothing with the others, so one
 // that crashes, hangs or talks nonsense is nobody else's problem. A call goes from

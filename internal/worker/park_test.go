@@ -362,7 +362,7 @@ func TestAttendingCallerVanishes(t *testing.T) {
 	if out := <-call; !errors.Is(out.err, context.Canceled) {
 		t.Errorf("the caller got %v", out.err)
 	}
-	if e := h.event("call", "old", "finished", 1); field(e, "outcome") != `"unavailable"` {
+	if e := h.event("call", "old", "finished", 1); field(e, "outcome") != `"cancelled"` {
 		t.Errorf("event %s", e.Data)
 	}
 	if got := h.text("old", "echo", `{"text":"next"}`); got != "next" { // the turn is free again

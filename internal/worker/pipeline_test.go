@@ -238,7 +238,9 @@ func TestCancelAndDeadline(t *testing.T) {
 		call := h.start(testCall{server: id, tool: "hang", ctx: ctx})
 		cancel()
 		<-call
-		h.event("call", id, "finished", 1) // the worker's side has ended too
+		if e := h.event("call", id, "finished", 1); field(e, "outcome") != `"cancelled"` {
+			t.Errorf("%s: event %s", id, e.Data)
+		}
 		if got := h.text(id, "echo", `{"text":"next"}`); got != "next" {
 			t.Errorf("%s: echo gives %q", id, got)
 		}
@@ -248,7 +250,7 @@ func TestCancelAndDeadline(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) && !mcp.IsKind(err, mcp.KindTimeout) {
 			t.Errorf("%s: past the deadline: %v", id, err)
 		}
-		if e := h.event("call", id, "finished", 3); field(e, "outcome") != `"timeout"` && field(e, "outcome") != `"unavailable"` {
+		if e := h.event("call", id, "finished", 3); field(e, "outcome") != `"timeout"` && field(e, "outcome") != `"cancelled"` {
 			t.Errorf("%s: event %s", id, e.Data)
 		}
 	}
