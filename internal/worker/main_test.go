@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -80,6 +81,14 @@ var childPrograms = map[string]func(){
 	"testbed": func() { runTestbed() },
 	// asker is a legacy server that asks its client things.
 	"asker": func() { _ = newAsker().Run(context.Background(), &sdk.StdioTransport{}) },
+	// web serves the testbed as Streamable HTTP on the address in its argument.
+	"web": func() {
+		fmt.Println("listening soon")
+		s := testbedWithPid()
+		err := http.ListenAndServe(os.Args[1], sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{Stateless: true}))
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(6)
+	},
 	// dies ends with an error as soon as it starts, in the middle of its work.
 	"dies": func() {
 		fmt.Fprintln(os.Stderr, "cannot open the database")

@@ -18,9 +18,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// runTestbed serves the testbed on stdio, with two more tools: pid returns the
-// process id, block ignores cancellation and takes ms milliseconds.
 func runTestbed() {
+	if err := testbedWithPid().Run(context.Background(), &sdk.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// testbedWithPid is the testbed with two more tools: pid returns the process id,
+// block ignores cancellation and takes ms milliseconds.
+func testbedWithPid() *sdk.Server {
 	s := newTestbed(func() { os.Exit(5) })
 	schema := json.RawMessage(`{"type":"object"}`)
 	s.AddTool(&sdk.Tool{Name: "pid", InputSchema: schema}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -34,10 +41,7 @@ func runTestbed() {
 		<-time.After(time.Duration(in.Millis) * time.Millisecond)
 		return testbedText("blocked"), nil
 	})
-	if err := s.Run(context.Background(), &sdk.StdioTransport{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	return s
 }
 
 // newAsker is a server that asks its client things during calls, in the way of

@@ -84,6 +84,7 @@ type process struct {
 	pid     int // of the server
 	tail    *tail
 	logging sync.WaitGroup // of stdout
+	deaf    bool           // it does not speak on stdin and stdout
 	control *os.File
 	hangup  func() error // closes control once
 	ended   chan struct{}
@@ -206,6 +207,7 @@ func (p *process) watch(reaper *exec.Cmd, reports, stderr *os.File, started chan
 
 // logStdout keeps stdout with stderr, for a server that does not speak there.
 func (p *process) logStdout() {
+	p.deaf = true
 	p.logging.Go(func() { p.tail.readFrom(p.stdout) })
 }
 
@@ -218,7 +220,11 @@ func (p *process) stderr() []string                       { return p.tail.Lines(
 // if the one before did not help. The end of ctx cuts the waiting short.
 func (p *process) stop(ctx context.Context) {
 	_ = p.stdin.Close()
-	if p.endsWithin(ctx, stdinGrace) {
+	grace := stdinGrace
+	if p.deaf { // the end of its input tells it nothing
+		grace = 0
+	}
+	if p.endsWithin(ctx, grace) {
 		p.kill()
 		return
 	}

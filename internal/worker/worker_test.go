@@ -563,6 +563,46 @@ func TestURLGone(t *testing.T) {
 	}
 }
 
+// A process that serves a URL is started, watched and ended like one on stdio.
+func TestLaunchedURL(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil { // free for the child
+		t.Fatal(err)
+	}
+	h := newTestHub(t, "policy: allow_all\nrestart_backoff: {initial: 100ms}\nservers:\n  web: "+child("web", "args: ['"+address+"']", "url: 'http://"+address+"/mcp'")+"\n")
+	pid, err := strconv.Atoi(h.text("web", "pid", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := h.start(testCall{server: "web", tool: "hang"})
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if out := <-call; !mcp.IsKind(out.err, mcp.KindUnavailable) {
+		t.Errorf("the call in flight: %v", out.err)
+	}
+	if e := h.event("server", "web", "failed", 1); !strings.Contains(field(e, "reason"), "signal 9") {
+		t.Errorf("event %s", e.Data)
+	}
+	h.event("server", "web", "up", 2)
+	second, err := strconv.Atoi(h.text("web", "pid", ""))
+	if err != nil || second == pid {
+		t.Fatalf("process %d after %d, %v", second, pid, err)
+	}
+	start := time.Now()
+	h.worker.stop(errTestEnds)
+	<-h.worker.done
+	if took := time.Since(start); took > stdinGrace {
+		t.Errorf("its end took %v, as if it had been asked over stdin first", took)
+	}
+	waitGone(t, second)
+}
+
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	h := newTestHub(t, "policy: allow_all\nrestart_backoff: {initial: 100ms}\nservers:\n  pool: "+child("testbed", "replicas: 3")+"\n")
