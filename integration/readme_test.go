@@ -11,9 +11,9 @@ import (
 
 // TestREADMETestCommand runs the README's test command in a clean clone, with
 // nothing but Go. These tests themselves are left out there. It would be the same
-// once more under the race detector, so it is not built then.
+// once more under the race detector, so it is not built then. It has the machine
+// for itself: it is not parallel.
 func TestREADMETestCommand(t *testing.T) {
-	t.Parallel()
 	dir := clone(t)
 	readme, err := os.ReadFile(filepath.Join(dir, "README.md"))
 	if err != nil {
