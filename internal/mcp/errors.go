@@ -66,7 +66,7 @@ func parseError(v jsontext.Value) (*Error, error) {
 		return nil, invalidRequest("error must be an object")
 	}
 	e := &Error{Raw: v}
-	err := eachMember(v, Lenient, func(name string, v jsontext.Value) error {
+	err := EachField(v, func(name string, v jsontext.Value) error {
 		switch name {
 		case "code":
 			n, err := strconv.ParseInt(string(v), 10, 64)

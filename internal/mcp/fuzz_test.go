@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -77,6 +78,58 @@ func FuzzParseMessage(f *testing.F) {
 
 // FuzzEdit: after a change the member has its new value or is gone, and the
 // others are what they were, in their order.
+// FuzzWalk: walking over a valid object finds what reading it finds.
+func FuzzWalk(f *testing.F) {
+	for _, s := range fuzzObjects {
+		f.Add([]byte(s))
+	}
+	for _, s := range []string{`{"a\\":"\\\\","b\"":"\\\"}"}`, ` { "a" : [ "]" , {"x":"}"} ] , "b":-1.5e+7 } `, `{"a":tru`, `{"a"`, `{"a":"\`, `{"a":[}`, `{,}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, obj []byte) {
+		type pair struct{ name, value string }
+		var got []pair
+		closing, err := walk(obj, func(m member) error {
+			got = append(got, pair{m.name, string(obj[m.value:m.end])})
+			if obj[m.start] != '"' {
+				t.Fatalf("the name does not begin at %d", m.start)
+			}
+			return nil
+		})
+		d := jsontext.NewDecoder(bytes.NewReader(obj), lenientOptions)
+		if !jsontext.Value(obj).IsValid(lenientOptions) || d.PeekKind() != '{' || !utf8.Valid(obj) {
+			return
+		}
+		if _, err := d.ReadToken(); err != nil {
+			t.Fatal(err)
+		}
+		var want []pair
+		names := map[string]bool{}
+		twice := false
+		for d.PeekKind() != '}' {
+			name, err := d.ReadToken()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := pair{name: name.String()}
+			value, err := d.ReadValue()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.value = string(value)
+			twice = twice || names[p.name]
+			names[p.name] = true
+			want = append(want, p)
+		}
+		if twice != (err != nil) {
+			t.Fatalf("%q: a name twice is %v, the error %v", obj, twice, err)
+		}
+		if !twice && (!slices.Equal(got, want) || obj[closing] != '}') {
+			t.Fatalf("%q has %v, want %v", obj, got, want)
+		}
+	})
+}
+
 func FuzzEdit(f *testing.F) {
 	for _, s := range fuzzObjects {
 		for _, name := range []string{"a", "", "b", "new \"one\""} {
@@ -98,6 +151,10 @@ func FuzzEdit(f *testing.F) {
 		}
 		if len(value) == 0 {
 			value = nil
+		}
+		if obj != nil && !jsontext.Value(obj).IsValid(lenientOptions) { // it is said to be valid; to be wrong must do no harm
+			_, _ = Edit(obj, Change{name, value})
+			return
 		}
 		before, bad := members(obj)
 		if obj == nil {

@@ -41,7 +41,7 @@ func ReadRequestMeta(meta jsontext.Value) (RequestMeta, error) {
 	if meta == nil {
 		return r, nil
 	}
-	err := eachMember(meta, Lenient, func(name string, v jsontext.Value) error {
+	err := EachField(meta, func(name string, v jsontext.Value) error {
 		switch name {
 		case MetaProtocolVersion:
 			if r.Version = text(v); r.Version == "" {

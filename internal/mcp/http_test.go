@@ -402,7 +402,7 @@ func TestHTTPReuse(t *testing.T) {
 	w := serveWeb(t, modernWeb(func(a *webAnswer, m *Message) {
 		if FieldString(m.Params, "name") == "stream" {
 			a.resultEvent(m, `{}`)
-			time.Sleep(time.Millisecond) // the end comes a little later
+			<-time.After(time.Millisecond) // the end comes a little later
 		} else {
 			a.result(m, `{}`)
 		}

@@ -169,13 +169,13 @@ func TestHTTPTraps(t *testing.T) {
 			a.Header().Set("Content-Type", "application/json")
 			for a.r.Context().Err() == nil {
 				a.raw(" ")
-				time.Sleep(10 * time.Millisecond)
+				<-time.After(10 * time.Millisecond)
 			}
 		}, "timeout/timeout", ""},
 		{"trickle of comments", func(a *webAnswer, m *Message) {
 			for a.r.Context().Err() == nil {
 				a.raw(":\n\n")
-				time.Sleep(10 * time.Millisecond)
+				<-time.After(10 * time.Millisecond)
 			}
 		}, "timeout/timeout", ""},
 	}

@@ -119,8 +119,13 @@ func (w *web) count(request string) int {
 // waitFor waits for a condition that a server brings about.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+	late := time.After(10 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-late:
 			t.Fatalf("no %s in time", what)
 		}
 	}

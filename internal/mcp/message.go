@@ -59,7 +59,10 @@ func ParseMessage(data []byte, strict Strictness) (Message, error) {
 	}
 	var version string
 	var hasResult, hasMethod, nullID bool
-	err := eachMember(data, strict, func(name string, value jsontext.Value) error {
+	if err := validate(data, strict); err != nil {
+		return m, err
+	}
+	err := EachField(data, func(name string, value jsontext.Value) error {
 		switch name {
 		case "jsonrpc":
 			version = text(value)
@@ -175,6 +178,9 @@ func text(v jsontext.Value) string {
 	if v.Kind() != '"' {
 		return ""
 	}
+	if n := len(v); n >= 2 && v[0] == '"' && bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1 : n-1])
+	}
 	b, err := jsontext.AppendUnquote(nil, v)
 	if err != nil && len(b) == 0 {
 		return ""
@@ -255,124 +261,23 @@ func (d *decoder) release() {
 	decoders.Put(d)
 }
 
-// member is where one member stands in the object that it was read from.
-type member struct {
-	name string // decoded
-	// start is the offset of the quoted name; value and end bound the value.
-	start, value, end int
-}
-
-// eachMember calls f for each member of the JSON object data, which must have
-// nothing behind it. Values alias data. Duplicate names in the object itself
-// are always refused; with Strict, in every object below it too.
-func eachMember(data []byte, strict Strictness, f func(name string, value jsontext.Value) error) error {
-	_, err := scanObject(data, strict, func(m member) error {
-		return f(m.name, jsontext.Value(data[m.value:m.end:m.end]))
-	})
-	return err
-}
-
-// scanObject is [eachMember] with offsets. It returns the offset of the closing
-// brace.
-func scanObject(data []byte, strict Strictness, f func(m member) error) (int, error) {
+// validate reports what keeps data from being one JSON object, with nothing
+// behind it but white space. With Strict, duplicate names anywhere are refused.
+func validate(data []byte, strict Strictness) error {
 	d := borrowDecoder(data, strict)
 	defer d.release()
 	if k := d.PeekKind(); k == '[' {
-		return 0, invalidRequest("a JSON object is wanted, batches are not part of MCP")
+		return invalidRequest("a JSON object is wanted, batches are not part of MCP")
 	} else if k != '{' && k != 0 {
-		return 0, invalidRequest("a JSON object is wanted")
+		return invalidRequest("a JSON object is wanted")
 	}
-	if _, err := d.ReadToken(); err != nil {
-		return 0, parseFailure(err)
+	if _, err := d.ReadValue(); err != nil {
+		return parseFailure(err)
 	}
-	var names nameSet
-	for d.PeekKind() != '}' {
-		m := member{start: int(d.InputOffset())}
-		tok, err := d.ReadToken()
-		if err != nil {
-			return 0, parseFailure(err)
-		}
-		for data[m.start] != '"' { // white space and the comma
-			m.start++
-		}
-		m.name = memberName(tok, data[m.start:d.InputOffset()])
-		if strict == Lenient && !names.add(m.name) {
-			return 0, &Error{Code: CodeParse, Message: fmt.Sprintf("duplicate member %q", m.name)}
-		}
-		v, err := d.ReadValue()
-		if err != nil {
-			return 0, parseFailure(err)
-		}
-		m.end = int(d.InputOffset())
-		m.value = m.end - len(v)
-		if err := f(m); err != nil {
-			return 0, err
-		}
+	if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return &Error{Code: CodeParse, Message: "data after the end of the message"}
 	}
-	if _, err := d.ReadToken(); err != nil {
-		return 0, parseFailure(err)
-	}
-	end := int(d.InputOffset())
-	if rest := bytes.TrimLeft(data[end:], " \t\r\n"); len(rest) > 0 {
-		return 0, &Error{Code: CodeParse, Message: "data after the end of the message"}
-	}
-	return end - 1, nil
-}
-
-// memberName is the name of a member, whose raw form is quoted. Strings of the
-// names that the protocol has are there already.
-func memberName(tok jsontext.Token, quoted []byte) string {
-	if name, ok := protocolNames[string(quoted)]; ok {
-		return name
-	}
-	return tok.String()
-}
-
-var protocolNames = func() map[string]string {
-	names := make(map[string]string)
-	for _, name := range []string{
-		"jsonrpc", "id", "method", "params", "result", "error", "code", "message", "data",
-		"name", "uri", "cursor", "arguments", "_meta", "resultType", "content", "structuredContent", "isError", "inputResponses", "requestState",
-		MetaProgressToken, "progress", "total", "level", "logger",
-		MetaProtocolVersion, MetaClientCapabilities, MetaClientInfo, MetaServerInfo, MetaLogLevel, MetaSubscriptionID,
-		"traceparent", "tracestate", "baggage",
-	} {
-		names[`"`+name+`"`] = name
-	}
-	return names
-}()
-
-// nameSet is the names of one object. For the usual few members a linear
-// search beats a map, but a hostile object can have a million.
-type nameSet struct {
-	few  [16]string
-	n    int
-	many map[string]struct{}
-}
-
-// add reports whether name is new.
-func (s *nameSet) add(name string) bool {
-	if s.many == nil {
-		for _, n := range s.few[:s.n] {
-			if n == name {
-				return false
-			}
-		}
-		if s.n < len(s.few) {
-			s.few[s.n] = name
-			s.n++
-			return true
-		}
-		s.many = make(map[string]struct{}, 4*len(s.few))
-		for _, n := range s.few {
-			s.many[n] = struct{}{}
-		}
-	}
-	if _, ok := s.many[name]; ok {
-		return false
-	}
-	s.many[name] = struct{}{}
-	return true
+	return nil
 }
 
 func parseFailure(err error) error {

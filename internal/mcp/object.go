@@ -32,7 +32,7 @@ func ParseParams(params jsontext.Value) (Params, error) {
 		*into = text(v)
 		return nil
 	}
-	err := eachMember(params, Lenient, func(name string, v jsontext.Value) error {
+	err := EachField(params, func(name string, v jsontext.Value) error {
 		switch name {
 		case "name":
 			return str(name, v, &p.Name)
@@ -67,9 +67,9 @@ func Field(obj jsontext.Value, name string) jsontext.Value {
 	if obj.Kind() != '{' {
 		return nil
 	}
-	_ = eachMember(obj, Lenient, func(n string, v jsontext.Value) error {
-		if n == name {
-			found = v
+	_, _ = walk(obj, func(m member) error {
+		if m.name == name {
+			found = jsontext.Value(obj[m.value:m.end:m.end])
 		}
 		return nil
 	})
@@ -86,11 +86,15 @@ func FieldString(obj jsontext.Value, name string) string {
 	return text(v)
 }
 
-// EachField calls f for each member of the JSON object obj, in order; the
-// values alias obj. It returns the first error of f, or an [*Error] if obj is
-// no valid JSON object.
+// EachField calls f for each member of obj, in order; the values alias obj. It
+// returns the first error of f, or an [*Error] if obj is no object or has two
+// members of one name. Like all functions that look into an object, it expects
+// valid JSON, which all parts of a parsed [Message] are.
 func EachField(obj jsontext.Value, f func(name string, value jsontext.Value) error) error {
-	return eachMember(obj, Lenient, f)
+	_, err := walk(obj, func(m member) error {
+		return f(m.name, jsontext.Value(obj[m.value:m.end:m.end]))
+	})
+	return err
 }
 
 // Change is one change that [Edit] makes: a nil Value removes the member.
@@ -102,7 +106,7 @@ type Change struct {
 // Edit returns a copy of the JSON object obj with the changes made: a member
 // that is there is replaced in its place, another is appended in the order
 // given. All other bytes stay as they are, white space included. A nil obj is an
-// empty object. The error is an [*Error] if obj is no valid JSON object.
+// empty object. The error is an [*Error] if obj is no JSON object.
 func Edit(obj jsontext.Value, changes ...Change) (jsontext.Value, error) {
 	if obj == nil {
 		obj = jsontext.Value("{}")
@@ -119,7 +123,7 @@ func Edit(obj jsontext.Value, changes ...Change) (jsontext.Value, error) {
 		last     int  // where the last member ended, that is in front of its comma
 		dropHead bool // all members so far are removed: the next one needs no comma
 	)
-	closing, err := scanObject(obj, Lenient, func(m member) error {
+	closing, err := walk(obj, func(m member) error {
 		if dropHead {
 			copied, dropHead = m.start, false
 		}

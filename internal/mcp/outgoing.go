@@ -58,7 +58,7 @@ func (o *outgoing) appendParams(b []byte, d *dialect) ([]byte, error) {
 		params = jsontext.Value("{}")
 	}
 	copied, kept, hasMeta := 0, false, false
-	closing, err := scanObject(params, Lenient, func(m member) error {
+	closing, err := walk(params, func(m member) error {
 		kept = true
 		value := params[m.value:m.end:m.end]
 		switch m.name {
@@ -105,7 +105,7 @@ func (o *outgoing) appendMeta(b []byte, meta jsontext.Value, d *dialect) ([]byte
 		}
 	}
 	var hasClient, hasCapabilities bool
-	_, err := scanObject(meta, Lenient, func(m member) error {
+	_, err := walk(meta, func(m member) error {
 		value := meta[m.value:m.end:m.end]
 		switch m.name {
 		case MetaProgressToken:

@@ -1,0 +1,183 @@
+package mcp
+
+import (
+	"bytes"
+	"slices"
+)
+
+// A message is validated once, by [ParseMessage]. Whoever looks into a part of
+// it afterwards only walks over bytes that are known to be JSON, which costs a
+// small fraction of reading them again.
+
+// member is where one member stands in the object that it was read from.
+type member struct {
+	name string // decoded
+	// start is the offset of the quoted name; value and end bound the value.
+	start, value, end int
+}
+
+// walk calls f for each member of the JSON object obj, which is valid JSON, in
+// order, and returns the offset of the closing brace. The error is that of f, or
+// an [*Error] if obj is no object or has two members of one name. What is no
+// valid JSON after all is an error too, or is taken for something: it is never
+// read beyond its end.
+func walk(obj []byte, f func(m member) error) (closing int, err error) {
+	var names nameSet
+	i := skipSpace(obj, 0)
+	if i == len(obj) || obj[i] != '{' {
+		return 0, invalidRequest("a JSON object is wanted")
+	}
+	i = skipSpace(obj, i+1)
+	if i < len(obj) && obj[i] == '}' {
+		return i, nil
+	}
+	for {
+		m := member{start: i}
+		if i = skipString(obj, i); i < 0 {
+			return 0, errNoJSON
+		}
+		m.name = memberName(obj[m.start:i])
+		if i = skipSpace(obj, i); i == len(obj) || obj[i] != ':' {
+			return 0, errNoJSON
+		}
+		m.value = skipSpace(obj, i+1)
+		if m.end = skipValue(obj, m.value); m.end < 0 {
+			return 0, errNoJSON
+		}
+		if !names.add(m.name) {
+			return 0, &Error{Code: CodeParse, Message: "duplicate member " + string(QuoteString(m.name))}
+		}
+		if err := f(m); err != nil {
+			return 0, err
+		}
+		switch i = skipSpace(obj, m.end); {
+		case i < len(obj) && obj[i] == '}':
+			return i, nil
+		case i < len(obj) && obj[i] == ',':
+			i = skipSpace(obj, i+1)
+		default:
+			return 0, errNoJSON
+		}
+	}
+}
+
+var errNoJSON = &Error{Code: CodeParse, Message: "a JSON object is wanted, this is not valid JSON"}
+
+func skipSpace(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// skipString is the end of the string that begins at i, or -1.
+func skipString(b []byte, i int) int {
+	if i >= len(b) || b[i] != '"' {
+		return -1
+	}
+	for from := i + 1; ; {
+		n := bytes.IndexByte(b[from:], '"')
+		if n < 0 {
+			return -1
+		}
+		quote := from + n
+		slashes := 0
+		for quote-slashes > i+1 && b[quote-slashes-1] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return quote + 1
+		}
+		from = quote + 1
+	}
+}
+
+// skipValue is the end of the value that begins at i, or -1.
+func skipValue(b []byte, i int) int {
+	if i >= len(b) {
+		return -1
+	}
+	switch b[i] {
+	case '"':
+		return skipString(b, i)
+	case '{', '[':
+		for depth := 0; i < len(b); i++ {
+			switch b[i] {
+			case '"':
+				if i = skipString(b, i); i < 0 {
+					return -1
+				}
+				i--
+			case '{', '[':
+				depth++
+			case '}', ']':
+				if depth--; depth == 0 {
+					return i + 1
+				}
+			}
+		}
+		return -1
+	}
+	start := i
+	for i < len(b) && b[i] != ',' && b[i] != '}' && b[i] != ']' && b[i] > ' ' {
+		i++
+	}
+	if i == start {
+		return -1
+	}
+	return i
+}
+
+// memberName is the name of a member, whose raw form is quoted. Strings of the
+// names that the protocol has are there already.
+func memberName(quoted []byte) string {
+	if name, ok := protocolNames[string(quoted)]; ok {
+		return name
+	}
+	return text(quoted)
+}
+
+var protocolNames = func() map[string]string {
+	names := make(map[string]string)
+	for _, name := range []string{
+		"jsonrpc", "id", "method", "params", "result", "error", "code", "message", "data",
+		"name", "uri", "cursor", "arguments", "_meta", "resultType", "content", "structuredContent", "isError", "inputResponses", "requestState",
+		MetaProgressToken, "progress", "total", "level", "logger",
+		MetaProtocolVersion, MetaClientCapabilities, MetaClientInfo, MetaServerInfo, MetaLogLevel, MetaSubscriptionID,
+		"traceparent", "tracestate", "baggage",
+	} {
+		names[`"`+name+`"`] = name
+	}
+	return names
+}()
+
+// nameSet is the names of one object. For the usual few members a linear
+// search beats a map, but a hostile object can have a million.
+type nameSet struct {
+	few  [16]string
+	n    int
+	many map[string]struct{}
+}
+
+// add reports whether name is new.
+func (s *nameSet) add(name string) bool {
+	if s.many == nil {
+		if slices.Contains(s.few[:s.n], name) {
+			return false
+		}
+		if s.n < len(s.few) {
+			s.few[s.n] = name
+			s.n++
+			return true
+		}
+		s.many = make(map[string]struct{}, 4*len(s.few))
+		for _, n := range s.few {
+			s.many[n] = struct{}{}
+		}
+	}
+	if _, ok := s.many[name]; ok {
+		return false
+	}
+	s.many[name] = struct{}{}
+	return true
+}
