@@ -12,8 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func revision(n uint64) *uint64 { return &n }
-
 // mustPut writes a key.
 func (c *Conn) mustPut(t testing.TB, bucket, key, value string, opts PutOptions) uint64 {
 	t.Helper()
@@ -32,12 +30,12 @@ func TestKVConditions(t *testing.T) {
 		if _, err := c.Get(t.Context(), bucket, key); !errors.Is(err, ErrNotFound) {
 			t.Fatalf("Get of nothing: %v", err)
 		}
-		first := c.mustPut(t, bucket, key, "1", PutOptions{Revision: revision(0)})
+		first := c.mustPut(t, bucket, key, "1", PutOptions{Revision: new(uint64(0))})
 		e, err := c.Get(t.Context(), bucket, key)
 		if err != nil || e.Key != key || string(e.Value) != "1" || e.Rev != first || e.Deleted || e.TTL != 0 || time.Since(e.Created) > time.Minute {
 			t.Fatalf("got %+v, %v", e, err)
 		}
-		if _, err := c.Put(t.Context(), bucket, key, nil, PutOptions{Revision: revision(0)}); !errors.Is(err, ErrConflict) {
+		if _, err := c.Put(t.Context(), bucket, key, nil, PutOptions{Revision: new(uint64(0))}); !errors.Is(err, ErrConflict) {
 			t.Errorf("a key that exists was created: %v", err)
 		}
 		second := c.mustPut(t, bucket, key, "2", PutOptions{Revision: &first})
@@ -56,7 +54,7 @@ func TestKVConditions(t *testing.T) {
 		if _, err := c.Get(t.Context(), bucket, key); !errors.Is(err, ErrNotFound) {
 			t.Errorf("Get of a deleted key: %v", err)
 		}
-		third := c.mustPut(t, bucket, key, "3", PutOptions{Revision: revision(0)})
+		third := c.mustPut(t, bucket, key, "3", PutOptions{Revision: new(uint64(0))})
 		if third <= second {
 			t.Errorf("revision %d came after %d", third, second)
 		}
@@ -73,7 +71,7 @@ func TestKVFences(t *testing.T) {
 	t.Parallel()
 	c := startServer(t, inProcess).connect(t, "w1", nil)
 	own, status := Key(KeyOwn, "s"), Key(KeyStatus, "s")
-	epoch := c.mustPut(t, BucketReg, own, "w1", PutOptions{Revision: revision(0)})
+	epoch := c.mustPut(t, BucketReg, own, "w1", PutOptions{Revision: new(uint64(0))})
 	fence := PutOptions{FenceKey: own, FenceRev: epoch}
 	c.mustPut(t, BucketReg, status, "up", fence)
 	c.mustPut(t, BucketReg, status, "down", fence) // the fence is not the key's own revision
@@ -144,7 +142,7 @@ func TestKVTimeToLive(t *testing.T) {
 	c := startServer(t, inProcess).connect(t, "w1", nil)
 	key := Key(KeyLease, "w1", "1")
 	began := time.Now()
-	rev := c.mustPut(t, BucketReg, key, "x", PutOptions{Revision: revision(0), TTL: time.Second})
+	rev := c.mustPut(t, BucketReg, key, "x", PutOptions{Revision: new(uint64(0)), TTL: time.Second})
 	// Renewed for twice as long as it would live.
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -166,7 +164,7 @@ func TestKVTimeToLive(t *testing.T) {
 	if _, err := c.Put(t.Context(), BucketReg, key, nil, PutOptions{Revision: &rev, TTL: time.Second}); !errors.Is(err, ErrConflict) {
 		t.Errorf("a renewal after the end: %v", err)
 	}
-	if again := c.mustPut(t, BucketReg, key, "x", PutOptions{Revision: revision(0)}); again <= rev {
+	if again := c.mustPut(t, BucketReg, key, "x", PutOptions{Revision: new(uint64(0))}); again <= rev {
 		t.Errorf("revision %d came after %d", again, rev)
 	}
 }
@@ -197,7 +195,7 @@ func TestKVRefusesWhatCannotBe(t *testing.T) {
 			return err
 		},
 		"both": func() error {
-			_, err := c.Put(t.Context(), BucketReg, "a", nil, PutOptions{Revision: revision(1), FenceKey: "b"})
+			_, err := c.Put(t.Context(), BucketReg, "a", nil, PutOptions{Revision: new(uint64(1)), FenceKey: "b"})
 			return err
 		},
 		"watch":       func() error { return c.Watch(t.Context(), "nope", ">", nil, nil) },
@@ -222,7 +220,7 @@ func TestKVWaitsForTheServer(t *testing.T) {
 	s.stop()
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Put(t.Context(), BucketReg, "a", []byte("x"), PutOptions{Revision: revision(0)})
+		_, err := c.Put(t.Context(), BucketReg, "a", []byte("x"), PutOptions{Revision: new(uint64(0))})
 		done <- err
 	}()
 	eventually(t, "the loss is seen", func() bool { return !c.Connected() })
@@ -249,12 +247,12 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := c.List(t.Context(), BucketDefs, KeyFilter(KeyServer))
-	var got string
+	var got strings.Builder
 	for _, e := range list {
-		got += string(e.Value)
+		got.WriteString(string(e.Value))
 	}
-	if err != nil || got != "cba" {
-		t.Errorf("got %q, %v; want the keys as they were last written", got, err)
+	if err != nil || got.String() != "cba" {
+		t.Errorf("got %q, %v; want the keys as they were last written", got.String(), err)
 	}
 }
 

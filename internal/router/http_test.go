@@ -138,8 +138,8 @@ func TestBadRequests(t *testing.T) {
 			}
 			res, body := b.exchange(c, req)
 			var code int
-			if i := strings.Index(body, `"error":{"code":`); i >= 0 {
-				_, _ = fmt.Sscan(body[i+len(`"error":{"code":`):], &code)
+			if _, after, ok := strings.Cut(body, `"error":{"code":`); ok {
+				_, _ = fmt.Sscan(after, &code)
 			}
 			if res.StatusCode != tt.status || code != tt.code {
 				t.Errorf("status %d code %d, want %d %d: %.300s", res.StatusCode, code, tt.status, tt.code, body)
