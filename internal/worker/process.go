@@ -29,7 +29,11 @@ const (
 
 // inheritedEnv are the variables of the worker that a server gets without being
 // told so. All others, where secrets tend to be, have to be named in its env.
-var inheritedEnv = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
+var inheritedEnv = []string{
+	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
+	// where `go run` finds what is built already; none of them holds a credential
+	"GOPATH", "GOROOT", "GOENV", "GOFLAGS", "GOCACHE", "GOMODCACHE", "GOTOOLCHAIN",
+}
 
 // command says what process to start.
 type command struct {
