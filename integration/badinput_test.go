@@ -549,7 +549,7 @@ startup_timeout: 10s
 probe_timeout: 1s
 request_timeout: 2s
 breaker_threshold: 1
-restart_backoff: {initial: 500ms, max: 1s}
+restart_backoff: {initial: 1s, max: 4s}
 servers:
   dice: {builtin: dice}
   gone: {command: /nonexistent/program}
