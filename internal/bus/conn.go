@@ -109,6 +109,7 @@ type Conn struct {
 	mux      *mux
 	recent   recentCalls
 	running  runningCalls
+	crew     *crew
 	emitter  *emitter
 	// assembling is how many bytes of requests in parts are held or promised.
 	assembling atomic.Int64
@@ -152,6 +153,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		closing:  make(chan struct{}),
 		services: make(map[*Service]struct{}),
 	}
+	c.crew = newCrew(c)
 	c.mux = newMux(inboxPrefix(cfg.Identity)+"."+nuid.Next()+".", cfg.MaxMessageBytes)
 	if err := c.open(ctx); err != nil {
 		c.Close()

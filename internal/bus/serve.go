@@ -159,7 +159,7 @@ func (s *Service) receive(msg *nats.Msg) {
 			}
 		}
 		ctx := s.start(in)
-		go in.run(ctx)
+		s.conn.crew.run(ctx, in)
 	}
 }
 
