@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,7 +155,8 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string, depth int) 
 	case reflect.Slice:
 		d.list(n, v, path, depth)
 	case reflect.String:
-		if text, ok := d.text(n, path, "a text"); ok {
+		text, ok := d.text(n, path, "a text")
+		if ok && (v.Type() == reflect.TypeFor[Ref]() || d.literal(n.Line, path, text)) {
 			v.SetString(text)
 		}
 	case reflect.Bool:
@@ -200,6 +202,25 @@ func (d *decoder) text(n *yaml.Node, path, want string) (string, bool) {
 		return "", false
 	}
 	return n.Value, true
+}
+
+// reference matches what looks like a [Ref] to a secret. Where a shell would take
+// it for a default (${file:-x}), it is an argument for that shell.
+var reference = regexp.MustCompile(`\$\{(env|file):[^-+=?]`)
+
+// literal reports a reference in a text that nobody resolves, so that it would
+// silently stand for itself. Conditions of rules compare texts of other people's.
+func (d *decoder) literal(line int, path, text string) bool {
+	found := reference.FindStringIndex(text)
+	if found == nil || strings.HasSuffix(path, ".when") {
+		return true
+	}
+	whole, _, _ := strings.Cut(text[found[0]:], "}")
+	if len(whole) > 80 {
+		whole = whole[:80] + "…"
+	}
+	d.report(line, path, "has the reference %s, but references are resolved in env, headers and auth only; write the value itself, or give the server a secret by one of these", strconv.QuoteToGraphic(whole+"}"))
+	return false
 }
 
 func example(v any) string {
@@ -406,9 +427,10 @@ func (d *decoder) policy(n *yaml.Node, p *Policy, path string, depth int) {
 		d.spec(n, &p.Spec, path, depth)
 		return
 	}
-	if n.Value == AllowAll {
+	switch {
+	case n.Value == AllowAll:
 		p.Spec.AllowAll = true
-	} else {
+	case d.literal(n.Line, path, n.Value):
 		p.Name = n.Value
 	}
 }
@@ -453,7 +475,7 @@ type (
 func (d *decoder) rule(n *yaml.Node, r *policy.Rule, path string, depth int) {
 	r.File, r.Line = d.file, n.Line
 	if n.Kind != yaml.MappingNode {
-		if text, ok := d.text(n, path, "a pattern such as github/get_*, or {tool: github/*, when: …}"); ok {
+		if text, ok := d.text(n, path, "a pattern such as github/get_*, or {tool: github/*, when: …}"); ok && d.literal(n.Line, path, text) {
 			r.Tool = text
 		}
 		return
@@ -511,6 +533,7 @@ func (d *decoder) appendJSON(dst []byte, n *yaml.Node, path string, depth int) [
 		d.report(n.Line, path, "%q is no JSON number; write it in digits, or as a text in quotes", n.Value)
 		return append(dst, "null"...)
 	}
+	d.literal(n.Line, path, n.Value)
 	dst, _ = jsontext.AppendQuote(dst, n.Value)
 	return dst
 }

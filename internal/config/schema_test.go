@@ -103,6 +103,7 @@ const (
 	sizePattern     = `^ *[0-9]+ *([KMG]i?B|kB|B)? *$`
 	idPattern       = `^[a-z](_?[a-z0-9])*$`
 	addressPattern  = `^.*:[0-9]{1,5}$`
+	headerPattern   = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$" // a token of RFC 9110, 5.6.2
 )
 
 // of is the schema of a type.
@@ -224,7 +225,7 @@ func (g *generator) file(t *testing.T) []byte {
 	server.Properties["prefix"].Pattern = `^[A-Za-z0-9_.-]*$`
 	server.Properties["replicas"].Maximum = new(64.0)
 	server.Properties["auth"].Required = []string{"bearer"}
-	server.Properties["headers"].PropertyNames = matching(headerName.String())
+	server.Properties["headers"].PropertyNames = matching(headerPattern)
 	server.Properties["env"].PropertyNames = matching(`^[^=]+$`)
 
 	rules := g.structure(reflect.TypeFor[specFile]())

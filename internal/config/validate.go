@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -20,9 +19,6 @@ import (
 var (
 	hubName    = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
 	policyName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
-	// headerName is a token and headerValue a field value of RFC 9110, 5.
-	headerName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
-	headerValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
 )
 
 // ValidateHub reports what is wrong with the name of a hub.
@@ -85,19 +81,10 @@ func ValidateListen(addr string) error {
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || port != strconv.FormatUint(n, 10) {
 		return fmt.Errorf("%q has no port; write a number from 0 (any free port) to 65535 behind the colon", addr)
 	}
-	if !isLoopback(host) {
+	if !mcp.IsLoopback(host) {
 		return fmt.Errorf("%q is not a loopback address; whoever reaches the hub may call its tools, so write 127.0.0.1, ::1 or localhost", host)
 	}
 	return nil
-}
-
-// isLoopback reports whether host is this machine and nothing else.
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && addr.Unmap().IsLoopback()
 }
 
 func (d *decoder) listen(field, addr string) {
@@ -112,7 +99,7 @@ func (d *decoder) listen(field, addr string) {
 func (d *decoder) nats(n *NATS) {
 	d.listen("nats.listen", n.Listen)
 	if n.URL == "" {
-		if n.NKey != "" || n.Creds != "" {
+		if (n.NKey != "" || n.Creds != "") && !d.reported("nats.url") {
 			d.reportField("nats", "has credentials but no url; the hub's own NATS server makes its own, so add url or remove nkey and creds")
 		}
 		return
@@ -127,17 +114,22 @@ func (d *decoder) nats(n *NATS) {
 		u, err := url.Parse(strings.TrimSpace(server))
 		switch {
 		case err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
-			d.reportField("nats.url", "%q is no NATS address; write nats://host:4222, or tls://, ws:// or wss://", withoutUser(server))
+			d.reportField("nats.url", "%q is no NATS address; write nats://host:4222, or tls://, ws:// or wss://", withoutSecrets(server))
 		case u.User != nil:
 			d.reportField("nats.url", "has credentials in it; put them into a file and name it in nkey or creds")
 		}
 	}
 }
 
-// withoutUser is a URL that may be shown: without what stands before an @.
-func withoutUser(s string) string {
+// withoutSecrets is a URL that may be shown: without what stands before an @ and
+// behind a ?.
+func withoutSecrets(s string) string {
+	s, query, _ := strings.Cut(s, "?")
 	if i := strings.LastIndexByte(s, '@'); i >= 0 {
-		return "…" + s[i:]
+		s = "…" + s[i:]
+	}
+	if query != "" {
+		s += "?…"
 	}
 	return s
 }
@@ -199,7 +191,7 @@ func (d *decoder) governance(path string, g *Governance, hub Governance) {
 		return path + "." + name
 	}
 	d.oneOf(at("naming"), string(g.Naming), string(catalog.NamingHub), string(catalog.NamingMCP))
-	if g.Tools != nil {
+	if g.Tools != nil && !d.reportedBelow(at("tools")) {
 		if _, err := g.Tools.Compile(); err != nil {
 			d.joined(at("tools"), err)
 		}
@@ -390,13 +382,6 @@ func (d *decoder) checkRef(field string, ref Ref) {
 	}
 }
 
-// reservedHeaders are those that the transport sets itself or that mean one hop.
-var reservedHeaders = []string{
-	"accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length",
-	"content-type", "expect", "host", "keep-alive", "last-event-id", "origin", "proxy-authenticate",
-	"proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-}
-
 // secretHeader matches the names of headers whose value is a credential even
 // where it is written out.
 var secretHeader = regexp.MustCompile(`(?i)(key|token|secret|passw|cookie|auth|credential)`)
@@ -404,6 +389,10 @@ var secretHeader = regexp.MustCompile(`(?i)(key|token|secret|passw|cookie|auth|c
 // secretVariable matches the names of environment variables that hold a
 // credential by all custom, and few others.
 var secretVariable = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|(api|access|private|secret)_?key)$`)
+
+// secretParameter matches the names of parameters of a URL that are a
+// credential, or prove to have one; camelCase is looked at in snake_case too.
+var secretParameter = regexp.MustCompile(`(?i)(token|secret|passw(or)?d|passphrase|signature|credentials?|(api|access|auth|private)key|(^|[-_.])(key|sig|auth|authorization|pwd|pass|jwt|bearer))$`)
 
 // writtenOut says what is wrong with a credential in the file: it would be
 // stored with the hub's definition and shown to whoever may look at that.
@@ -415,15 +404,15 @@ func (d *decoder) remote(at string, s *Server) {
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
 		value, field, lower := s.Headers[name], join(at+".headers", name), strings.ToLower(name)
+		// The references stay as they are: none has a character that no value may have.
+		err := mcp.CheckHeader(name, string(value))
 		switch {
-		case !headerName.MatchString(name):
-			d.reportField(field, "is no name of an HTTP header")
-		case slices.Contains(reservedHeaders, lower) || strings.HasPrefix(lower, "mcp-"):
-			d.reportField(field, "is set by the hub itself; for credentials write auth: {bearer: ${env:NAME}}")
+		case err != nil && lower == "authorization":
+			d.reportField(field, "%v; write auth: {bearer: ${env:NAME}}", err)
+		case err != nil:
+			d.reportField(field, "%v", err)
 		case seen[lower] != "":
 			d.reportField(field, "is the same header as %s; keep one", seen[lower])
-		case !headerValue.MatchString(string(value)):
-			d.reportField(field, "has a character that no header may have, such as the end of a line")
 		}
 		seen[lower] = name
 		d.checkRef(field, value)
@@ -453,7 +442,7 @@ func (d *decoder) remote(at string, s *Server) {
 	field := at + ".url"
 	u, err := url.Parse(s.URL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.Opaque != "" {
-		d.reportField(field, "%q is no absolute http or https URL, such as https://mcp.example.com/mcp", withoutUser(s.URL))
+		d.reportField(field, "%q is no absolute http or https URL, such as https://mcp.example.com/mcp", withoutSecrets(s.URL))
 		return
 	}
 	if port := u.Port(); port != "" {
@@ -464,13 +453,22 @@ func (d *decoder) remote(at string, s *Server) {
 	if u.User != nil {
 		d.reportField(field, "has a user name or password in it; write auth: {bearer: ${env:NAME}} or headers")
 	}
+	for pair := range strings.FieldsFuncSeq(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
+		name, value, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err == nil {
+			name = plain
+		}
+		if value != "" && (secretParameter.MatchString(name) || secretParameter.MatchString(snake(name))) {
+			d.reportField(field, "has a credential in it, the parameter %s; send it in headers (X-Api-Key: ${env:NAME}) or as auth: {bearer: ${env:NAME}}", strconv.QuoteToASCII(name))
+		}
+	}
 	if u.Fragment != "" || strings.Contains(s.URL, "#") {
 		d.reportField(field, "has a fragment (#…), which no server gets to see; remove it")
 	}
 	if u.Scheme == "http" && s.InsecureSkipTLSVerify {
 		d.reportField(at+".insecure_skip_tls_verify", "means nothing for an http URL; remove it")
 	}
-	if u.Scheme == "http" && !isLoopback(u.Hostname()) {
+	if u.Scheme == "http" && !mcp.IsLoopback(u.Hostname()) {
 		for _, c := range credentials {
 			d.reportField(c, "would be sent over plain http to %s; use https", u.Hostname())
 		}

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,8 +18,7 @@ type HTTPTarget struct {
 	// fragment.
 	URL string
 	// Headers go with every request. Those that the connection sets itself are
-	// refused: accept*, authorization, content-*, host, mcp-*, last-event-id,
-	// idempotency keys and the hop-by-hop ones.
+	// refused: see [CheckHeader].
 	Headers map[string]string
 	// Token returns the bearer token of a request, "" for none. It is called for
 	// each request with that request's ctx. Nil: no token. It is refused for
@@ -72,22 +72,24 @@ func (t *HTTPTarget) parse() (*url.URL, error) {
 		return nil, NewFault(KindInvalid, "url", "url must not hold user info; credentials belong in auth")
 	case u.Fragment != "":
 		return nil, NewFault(KindInvalid, "url", "url must not have a fragment")
-	case t.Token != nil && u.Scheme == "http" && !isLoopback(u.Hostname()):
+	case t.Token != nil && u.Scheme == "http" && !IsLoopback(u.Hostname()):
 		return nil, NewFault(KindInvalid, "plain_http", "credentials are not sent over plain http to %s; use https", u.Hostname())
 	}
 	for name, value := range t.Headers {
-		if err := checkHeader(name, value); err != nil {
-			return nil, err
+		if err := CheckHeader(name, value); err != nil {
+			return nil, NewFault(KindInvalid, "headers", "headers: %q %v", name, err)
 		}
 	}
 	return u, nil
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether host, a name or an address with or without
+// brackets, is this machine and nothing else.
+func IsLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}
-	ip, err := netip.ParseAddr(host)
+	ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
@@ -95,19 +97,24 @@ var reservedHeaders = map[string]bool{
 	"Idempotency-Key": true, "X-Idempotency-Key": true, // they make the transport repeat requests
 	"Authorization": true, "Host": true, "Last-Event-Id": true, "Expect": true,
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authenticate": true, "Proxy-Authorization": true,
-	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
+	"Origin": true, // it is for browsers; servers refuse those that they do not know
+	"Te":     true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-// checkHeader checks a header of the operator's.
-func checkHeader(name, value string) error {
+// CheckHeader checks a header that an operator wants to send with every request
+// ([HTTPTarget].Headers): the error says, without the name, what is wrong with
+// it. Those that the connection sets itself are refused: accept*, authorization,
+// content-*, host, mcp-*, last-event-id, origin, idempotency keys and the
+// hop-by-hop ones.
+func CheckHeader(name, value string) error {
 	key := http.CanonicalHeaderKey(name)
 	switch {
 	case !isToken(name):
-		return NewFault(KindInvalid, "headers", "headers: %q is no valid header name", name)
+		return errors.New("is no name of an HTTP header")
 	case reservedHeaders[key], strings.HasPrefix(key, "Mcp-"), strings.HasPrefix(key, "Accept"), strings.HasPrefix(key, "Content-"):
-		return NewFault(KindInvalid, "headers", "headers: %s is set by the connection itself and cannot be configured; credentials belong in auth", key)
+		return errors.New("is set by the connection itself and cannot be configured; credentials belong in auth")
 	case !isHeaderValue(value):
-		return NewFault(KindInvalid, "headers", "headers: the value of %s holds a byte that no header may hold", key)
+		return errors.New("has a character that no header may have, such as the end of a line")
 	}
 	return nil
 }
