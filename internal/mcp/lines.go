@@ -11,12 +11,13 @@ import (
 // lineReader reads newline-delimited messages (2026-07-28, basic/transports/stdio).
 // A line beyond the limit is skipped whole, so the connection outlives it.
 type lineReader struct {
-	br  *bufio.Reader
-	max int
+	br *bufio.Reader
+	// limit is how long a line may be; it is asked once a line has begun.
+	limit func() int
 }
 
 func newLineReader(r io.Reader, maxBytes int) *lineReader {
-	return &lineReader{br: bufio.NewReaderSize(r, 64<<10), max: maxBytes}
+	return &lineReader{br: bufio.NewReaderSize(r, 64<<10), limit: func() int { return maxBytes }}
 }
 
 // longLineError reports a line that was skipped because of its length. Head and
@@ -48,12 +49,13 @@ func (r *lineReader) next() ([]byte, error) {
 
 func (r *lineReader) line() ([]byte, error) {
 	chunk, err := r.br.ReadSlice('\n')
+	most := r.limit()
 	if err == nil || errors.Is(err, io.EOF) {
 		if len(chunk) == 0 {
 			return nil, err
 		}
-		if len(chunk)-1 > r.max {
-			return nil, &longLineError{size: len(chunk), limit: r.max, head: clone(chunk[:min(edge, len(chunk))]), tail: clone(chunk[max(0, len(chunk)-edge):])}
+		if len(chunk)-1 > most {
+			return nil, &longLineError{size: len(chunk), limit: most, head: clone(chunk[:min(edge, len(chunk))]), tail: clone(chunk[max(0, len(chunk)-edge):])}
 		}
 		return clone(chunk), nil // a last line without an end counts; the EOF comes again
 	}
@@ -65,7 +67,7 @@ func (r *lineReader) line() ([]byte, error) {
 	for {
 		chunk, err = r.br.ReadSlice('\n')
 		size += len(chunk)
-		if size-1 <= r.max {
+		if size-1 <= most {
 			buf = append(buf, chunk...)
 		} else {
 			buf = keepEdges(buf, chunk)
@@ -74,8 +76,8 @@ func (r *lineReader) line() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 		case err != nil && !errors.Is(err, io.EOF):
 			return nil, err
-		case size-1 > r.max:
-			return nil, &longLineError{size: size, limit: r.max, head: buf[:edge], tail: clone(bytes.TrimSpace(buf[edge:]))}
+		case size-1 > most:
+			return nil, &longLineError{size: size, limit: most, head: buf[:edge], tail: clone(bytes.TrimSpace(buf[edge:]))}
 		default:
 			return buf, nil
 		}

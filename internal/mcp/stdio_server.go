@@ -19,13 +19,14 @@ type ServerPipe struct {
 	err error  // guarded by mu; of the first write that failed
 }
 
-// NewServerPipe makes a pipe that reads messages of at most maxBytes from in;
-// 0 is [DefaultMaxMessageBytes].
-func NewServerPipe(in io.Reader, out io.Writer, maxBytes int) *ServerPipe {
-	if maxBytes <= 0 {
-		maxBytes = DefaultMaxMessageBytes
+// NewServerPipe makes a pipe that reads messages from in, each of at most as many
+// bytes as maxBytes says when it comes; nil is [DefaultMaxMessageBytes].
+func NewServerPipe(in io.Reader, out io.Writer, maxBytes func() int) *ServerPipe {
+	lines := newLineReader(in, DefaultMaxMessageBytes)
+	if maxBytes != nil {
+		lines.limit = maxBytes
 	}
-	return &ServerPipe{lines: newLineReader(in, maxBytes), out: out}
+	return &ServerPipe{lines: lines, out: out}
 }
 
 // LongLine is the error of [ServerPipe.Read] for a line beyond the limit, which

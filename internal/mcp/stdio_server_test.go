@@ -14,7 +14,7 @@ func TestServerPipeRead(t *testing.T) {
 	long := `{"jsonrpc":"2.0","id":"big","method":"m","params":{"x":"` + strings.Repeat("x", 5000) + `"}}`
 	anonymous := `{"method":"m","params":{"x":"` + strings.Repeat(`\"id\":9,`, 1000) + `"}}`
 	in := "\n{\"a\":1}\r\n \n" + long + "\n" + anonymous + "\n{\"b\":2}\n{\"c\":3}"
-	p := NewServerPipe(strings.NewReader(in), io.Discard, 1000)
+	p := NewServerPipe(strings.NewReader(in), io.Discard, func() int { return 1000 })
 	var got []string
 	for {
 		line, err := p.Read()
@@ -48,7 +48,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 func TestServerPipeWrite(t *testing.T) {
 	t.Parallel()
 	var out slowWriter
-	p := NewServerPipe(strings.NewReader(""), &out, 0)
+	p := NewServerPipe(strings.NewReader(""), &out, nil)
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -63,7 +63,7 @@ func TestServerPipeWrite(t *testing.T) {
 	}
 	_, broken := io.Pipe()
 	_ = broken.CloseWithError(nil)
-	p = NewServerPipe(strings.NewReader(""), broken, 0)
+	p = NewServerPipe(strings.NewReader(""), broken, nil)
 	for range 2 {
 		if p.Write([]byte("{}")) == nil {
 			t.Error("a broken pipe is no error")

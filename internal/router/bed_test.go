@@ -39,7 +39,12 @@ servers:
 
 func newBed(t testing.TB) *bed {
 	t.Helper()
-	b := &bed{testHub: newIdleHub(t, bedHub), told: make(chan string, 64), release: make(chan struct{})}
+	return newBedOn(t, newIdleHub(t, bedHub))
+}
+
+func newBedOn(t testing.TB, h *testHub) *bed {
+	t.Helper()
+	b := &bed{testHub: h, told: make(chan string, 64), release: make(chan struct{})}
 	b.server = b.startDefs("t", b.serve, bedDefs(bedTools...))
 	at, err := b.worker.Serve(bus.ServeAtSubject("test", b.worker.Identity()), "", 0, b.serve)
 	if err != nil {

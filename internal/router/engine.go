@@ -11,6 +11,7 @@ import (
 
 	"toolhub/internal/bus"
 	"toolhub/internal/catalog"
+	"toolhub/internal/config"
 	"toolhub/internal/mcp"
 	"toolhub/internal/registry"
 )
@@ -67,6 +68,22 @@ func (e *engine) run(ctx context.Context) error {
 	g.Go(func() error { return e.changes.run(ctx) })
 	g.Go(func() error { return e.watchOwners(ctx) })
 	return g.Wait()
+}
+
+// settings are those of the hub; the defaults as long as they are not known.
+func (e *engine) settings() config.Settings {
+	if v := e.registry.View(); v.Configured {
+		return v.Settings
+	}
+	return config.Settings{}.WithDefaults()
+}
+
+// maxMessageBytes bounds what a client may send, on every transport.
+func (e *engine) maxMessageBytes() int {
+	if v := e.registry.View(); v.Configured {
+		return int(v.Settings.MaxMessageBytes)
+	}
+	return mcp.DefaultMaxMessageBytes
 }
 
 // do answers one request. It blocks on nothing but the call itself (and, in the

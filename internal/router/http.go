@@ -23,8 +23,6 @@ import (
 )
 
 const (
-	// maxBodyBytes bounds the body of a request.
-	maxBodyBytes = mcp.DefaultMaxMessageBytes
 	// bodyTimeout is how long the body of a request may take.
 	bodyTimeout = 60 * time.Second
 	// writeTimeout is how long a client may take nothing of what is written to it.
@@ -32,7 +30,8 @@ const (
 	// writeStep is how much may be written within one writeTimeout, so that a
 	// slow client is told from one that takes nothing.
 	writeStep = 256 << 10
-	// keptBody is the largest buffer that is kept for the next request.
+	// keptBody is the largest buffer that is kept for the next request, and the
+	// largest one that a request gets before its body has come.
 	keptBody = 1 << 20
 )
 
@@ -238,28 +237,32 @@ func (f *fronts) serveMCP(w http.ResponseWriter, r *http.Request, scope string) 
 // bodies keeps buffers for request bodies.
 var bodies = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// readBody reads the body of a request into buf, which grows. The error is for
-// the client, with its HTTP status.
-func readBody(w http.ResponseWriter, r *http.Request, buf *[]byte) ([]byte, int, *mcp.Error) {
+// readBody reads the body of a request, of at most limit bytes, into buf, which
+// grows. The error is for the client, with its HTTP status.
+func readBody(w http.ResponseWriter, r *http.Request, buf *[]byte, limit int) ([]byte, int, *mcp.Error) {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		return nil, http.StatusUnsupportedMediaType, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: fmt.Sprintf("a body with Content-Encoding %q is not taken, send it plain", enc)}
 	}
-	if r.ContentLength > maxBodyBytes {
-		return nil, http.StatusRequestEntityTooLarge, tooLarge(r.ContentLength)
+	if r.ContentLength > int64(limit) {
+		return nil, http.StatusRequestEntityTooLarge, tooLarge(fmt.Sprintf("%d bytes", r.ContentLength), limit)
 	}
 	c, _ := w.(interface{ SetReadDeadline(t time.Time) error })
 	if c != nil {
 		_ = c.SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
 	b := (*buf)[:0]
-	if n := int(r.ContentLength) + 1; n > cap(b) { // with room to see the end
+	most := limit + 1 // with room to see the end
+	if r.ContentLength >= 0 {
+		most = int(r.ContentLength) + 1
+	}
+	if n := min(most, keptBody); n > cap(b) && r.ContentLength >= 0 {
 		b = make([]byte, 0, n)
 	}
 	for {
 		n, err := r.Body.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
-		if len(b) > maxBodyBytes {
-			return nil, http.StatusRequestEntityTooLarge, tooLarge(-1)
+		if len(b) > limit {
+			return nil, http.StatusRequestEntityTooLarge, tooLarge(fmt.Sprintf("more than %d bytes", limit), limit)
 		}
 		if err == io.EOF {
 			break
@@ -268,7 +271,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf *[]byte) ([]byte, int,
 			return nil, http.StatusBadRequest, &mcp.Error{Code: mcp.CodeParse, Message: "the body of the request did not arrive"}
 		}
 		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
+			b = append(make([]byte, 0, min(2*cap(b), max(most, cap(b)+1))), b...)
 		}
 	}
 	if c != nil {
@@ -280,12 +283,8 @@ func readBody(w http.ResponseWriter, r *http.Request, buf *[]byte) ([]byte, int,
 	return b, 0, nil
 }
 
-func tooLarge(size int64) *mcp.Error {
-	what := "the message"
-	if size >= 0 {
-		what = fmt.Sprintf("the message of %d bytes", size)
-	}
-	return mcp.NewFault(mcp.KindMessageTooLarge, "message_too_large", "%s is beyond the limit of %d bytes", what, maxBodyBytes).RPC()
+func tooLarge(size string, limit int) *mcp.Error {
+	return mcp.NewFault(mcp.KindMessageTooLarge, "message_too_large", "the message of %s is beyond the limit of %d bytes (max_message_bytes)", size, limit).RPC()
 }
 
 // setWriteDeadline gives a client time to take what is written next. Once one has

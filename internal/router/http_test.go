@@ -89,7 +89,7 @@ func TestBadRequests(t *testing.T) {
 		{name: "wrong content type", body: list(v), headers: append([]string{"Content-Type", "text/plain"}, listH...), status: 415, code: -32600},
 		{name: "encoded", body: list(v), headers: append([]string{"Content-Encoding", "gzip"}, listH...), status: 415, code: -32600},
 		{name: "accepts neither", body: list(v), headers: append([]string{"Accept", "text/html"}, listH...), status: 406, code: -32600},
-		{name: "too big", body: `{"x":"` + strings.Repeat("x", maxBodyBytes) + `"}`, headers: listH, status: 413, code: -32603, says: "8388608"},
+		{name: "too big", body: `{"x":"` + strings.Repeat("x", mcp.DefaultMaxMessageBytes) + `"}`, headers: listH, status: 413, code: -32603, says: "8388608"},
 		{name: "PUT", method: "PUT", status: 405, code: -32600},
 		{name: "foreign origin", body: list(v), headers: append([]string{"Origin", "http://evil.example"}, listH...), status: 403, code: -32600},
 		{name: "null origin", body: list(v), headers: append([]string{"Origin", "null"}, listH...), status: 403, code: -32600},

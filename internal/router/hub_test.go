@@ -49,9 +49,15 @@ func newTestHub(t testing.TB, yaml string) *testHub {
 // newIdleHub is one whose router does not run yet.
 func newIdleHub(t testing.TB, yaml string) *testHub {
 	t.Helper()
+	return newIdleHubOn(t, yaml, embedded.Config{})
+}
+
+func newIdleHubOn(t testing.TB, yaml string, nats embedded.Config) *testHub {
+	t.Helper()
 	h := &testHub{t: t}
 	var err error
-	h.nats, err = embedded.Start(t.Context(), embedded.Config{StateDir: t.TempDir()})
+	nats.StateDir = t.TempDir()
+	h.nats, err = embedded.Start(t.Context(), nats)
 	if err != nil {
 		t.Fatal(err)
 	}

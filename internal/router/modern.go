@@ -30,7 +30,7 @@ func (f *fronts) servePost(w http.ResponseWriter, r *http.Request, scope string,
 	}
 	buf := bodies.Get().(*[]byte)
 	defer bodies.Put(buf)
-	body, status, e := readBody(w, r, buf)
+	body, status, e := readBody(w, r, buf, f.engine.maxMessageBytes())
 	if e != nil {
 		refuse(w, status, nil, e)
 		return

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"toolhub/internal/bus"
-	"toolhub/internal/config"
 )
 
 // Bounds of connections to the endpoint; the fronts bound bodies and writes.
@@ -137,7 +136,7 @@ func (r *Router) serve(ctx context.Context) error {
 		err = context.Cause(ctx)
 	}
 	r.fronts.drain()
-	timeout := drainTimeout(r.engine)
+	timeout := r.engine.settings().DrainTimeout.Std()
 	r.log.Info("draining", "reason", err, "timeout", timeout)
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
@@ -152,13 +151,6 @@ func (r *Router) serve(ctx context.Context) error {
 	drains.Wait()
 	r.fronts.cancel()
 	return err
-}
-
-func drainTimeout(e *engine) time.Duration {
-	if v := e.registry.View(); v.Configured {
-		return v.Settings.DrainTimeout.Std()
-	}
-	return config.Settings{}.WithDefaults().DrainTimeout.Std()
 }
 
 // webServer is an HTTP server whose handlers can be waited for.

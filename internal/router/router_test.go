@@ -236,7 +236,7 @@ func TestUnconfiguredHub(t *testing.T) {
 	if a := h.engine.do(h.ctx(), toolRequest("1", "a__t", "{}"), nil); a.err == nil || a.err.Code != mcp.CodeInvalidParams {
 		t.Errorf("%s", a.body)
 	}
-	if d := drainTimeout(e); d <= 0 {
+	if d := e.settings().DrainTimeout; d <= 0 {
 		t.Errorf("drain timeout %v", d)
 	}
 	if !slices.Equal((&Router{conn: h.conn, engine: e}).missing(), nil) {

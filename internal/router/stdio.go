@@ -69,7 +69,7 @@ func (f *fronts) servePipe(ctx context.Context, in io.Reader, out io.Writer) err
 		return nil // the router has stopped
 	}
 	defer f.pipes.remove()
-	p := &pipe{f: f, lines: mcp.NewServerPipe(in, out, maxBodyBytes), running: make(map[string]context.CancelCauseFunc)}
+	p := &pipe{f: f, lines: mcp.NewServerPipe(in, out, f.engine.maxMessageBytes), running: make(map[string]context.CancelCauseFunc)}
 	p.life, p.end = context.WithCancelCause(f.base)
 	defer p.end(nil)
 	var stop context.CancelFunc
@@ -101,7 +101,7 @@ func (p *pipe) drain(in io.Reader, read <-chan error, stop context.CancelFunc) {
 		p.wait()
 		close(idle)
 	}()
-	limit := time.NewTimer(drainTimeout(p.f.engine))
+	limit := time.NewTimer(p.f.engine.settings().DrainTimeout.Std())
 	defer limit.Stop()
 	select {
 	case <-idle:

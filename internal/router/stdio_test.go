@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"toolhub/internal/mcp"
 )
 
 // pipeClient is a client on stdio.
@@ -104,7 +106,7 @@ func TestStdioModern(t *testing.T) {
 	p.next(`"id":7`, `"code":-32022`)
 	p.send(`{"jsonrpc":"2.0","id":8,"method":"tools/list"}`)
 	p.next(`"id":8`, `"code":-32602`)
-	p.send(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"x":"` + strings.Repeat("x", maxBodyBytes) + `"}}`)
+	p.send(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"x":"` + strings.Repeat("x", mcp.DefaultMaxMessageBytes) + `"}}`)
 	p.next(`"id":9`, "message_too_large", "8388608")
 	p.send(pipeCall("10", "echo"))
 	p.next(`"id":10`, `"result"`)
