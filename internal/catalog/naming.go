@@ -139,29 +139,25 @@ func Sanitize(tool string) string {
 	}, tool)
 }
 
-// ExposedName is the name of a tool under hub naming with the hub's prefix:
-// prefix + id + "__" + Sanitize(tool), and prefix + "trunc_" + hex8 where that
-// is over 64 bytes, with the first 8 hex digits of sha256(id, NUL, tool).
-func ExposedName(prefix, id, tool string) string { return NamingHub.expose(prefix, nil, id, tool) }
-
-// expose is the exposed name of a tool. A server's own prefix stands in place of
-// its id and the separator.
-func (n Naming) expose(hubPrefix string, own *string, id, tool string) string {
-	between := id + "__"
-	name := tool
+// expose is the exposed name of a tool: the hub's prefix, the server's part (id
+// and separator), the tool. A server's own prefix stands in place of the first
+// two (N8). What is too long is the prefix, "trunc_" and the first 8 hex digits
+// of sha256(id, NUL, tool).
+func (n Naming) expose(prefix string, own *string, id, tool string) string {
+	between, name := id+"__", tool
 	if n == NamingMCP {
 		between = id + "."
 	} else {
 		name = Sanitize(tool)
 	}
 	if own != nil {
-		between = *own
+		prefix, between = *own, ""
 	}
-	if len(hubPrefix)+len(between)+len(name) <= n.maxLen() {
-		return hubPrefix + between + name
+	if len(prefix)+len(between)+len(name) <= n.maxLen() {
+		return prefix + between + name
 	}
 	sum := sha256.Sum256([]byte(id + "\x00" + tool))
-	return hubPrefix + shortened + hex.EncodeToString(sum[:4])
+	return prefix + shortened + hex.EncodeToString(sum[:4])
 }
 
 func isServerChar(r rune) bool {

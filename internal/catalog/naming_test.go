@@ -17,16 +17,19 @@ var (
 	mcpPattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 )
 
+// hubName is an exposed name under hub naming, without a prefix of the server's.
+func hubName(prefix, id, tool string) string { return NamingHub.expose(prefix, nil, id, tool) }
+
 // The examples of the hub seed, "Naming".
 func TestNamingSeed(t *testing.T) {
 	t.Parallel()
 	if got := Sanitize("fs.read-all"); got != "fs_read-all" {
 		t.Errorf("Sanitize: %q", got)
 	}
-	if got := ExposedName("", "files", "list"); got != "files__list" {
-		t.Errorf("ExposedName: %q", got)
+	if got := hubName("", "files", "list"); got != "files__list" {
+		t.Errorf("the exposed name: %q", got)
 	}
-	if got := ExposedName("acme_", "github", "get_issue"); got != "acme_github__get_issue" {
+	if got := hubName("acme_", "github", "get_issue"); got != "acme_github__get_issue" {
 		t.Errorf("with a hub prefix: %q", got)
 	}
 	if err := ValidateServerID("github"); err != nil {
@@ -65,20 +68,20 @@ func TestServerIDRules(t *testing.T) { // N5
 func TestNameLength(t *testing.T) { // N3
 	t.Parallel()
 	fits := strings.Repeat("t", 64-len("srv__"))
-	if got := ExposedName("", "srv", fits); got != "srv__"+fits {
+	if got := hubName("", "srv", fits); got != "srv__"+fits {
 		t.Errorf("64 bytes must stay, got %q", got)
 	}
 	long := fits + "t"
 	sum := sha256.Sum256([]byte("srv\x00" + long))
 	want := fmt.Sprintf("trunc_%x", sum[:4])
-	if got := ExposedName("", "srv", long); got != want {
+	if got := hubName("", "srv", long); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := ExposedName("p_", "srv", fits[:len(fits)-1]); got != "p_trunc_"+fmt.Sprintf("%x", sha256.Sum256([]byte("srv\x00"+fits[:len(fits)-1])))[:8] {
+	if got := hubName("p_", "srv", fits[:len(fits)-1]); got != "p_trunc_"+fmt.Sprintf("%x", sha256.Sum256([]byte("srv\x00"+fits[:len(fits)-1])))[:8] {
 		t.Errorf("the hub's prefix counts and stays, got %q", got)
 	}
 	// The hash is over the tool's own name, so names that sanitise alike stay apart.
-	if ExposedName("", "srv", long+".a") == ExposedName("", "srv", long+"_a") {
+	if hubName("", "srv", long+".a") == hubName("", "srv", long+"_a") {
 		t.Error("two long names were shortened to one")
 	}
 }
@@ -158,13 +161,15 @@ func TestServerPrefix(t *testing.T) { // N8
 		want   []string
 	}{
 		{"hub", NamingHub, "", nil, []string{"srv__read", "srv__fs_read", "trunc_" + sum}},
-		{"hub with own", NamingHub, "h_", new("s-"), []string{"h_s-read", "h_s-fs_read", "h_trunc_" + sum}},
+		{"hub's prefix", NamingHub, "h_", nil, []string{"h_srv__read", "h_srv__fs_read", "h_trunc_" + sum}},
+		{"hub with own", NamingHub, "h_", new("s-"), []string{"s-read", "s-fs_read", "s-trunc_" + sum}},
 		// Unchanged as far as the model APIs allow it.
 		{"hub, empty", NamingHub, "", new(""), []string{"read", "fs_read", "trunc_" + sum}},
-		{"hub, empty below the hub's", NamingHub, "h_", new(""), []string{"h_read", "h_fs_read", "h_trunc_" + sum}},
+		{"hub, empty below the hub's", NamingHub, "acme_", new(""), []string{"read", "fs_read", "trunc_" + sum}},
 		{"mcp", NamingMCP, "", nil, []string{"srv.read", "srv.fs.read", "srv." + long}},
 		{"mcp with own", NamingMCP, "", new("s/"), []string{}}, // not validated, so nothing is exposed
 		{"mcp, empty", NamingMCP, "", new(""), []string{"read", "fs.read", long}},
+		{"mcp, empty below the hub's", NamingMCP, "acme.", new(""), []string{"read", "fs.read", long}},
 		{"mcp, too long", NamingMCP, strings.Repeat("h", 30), nil, []string{
 			strings.Repeat("h", 30) + "srv.read", strings.Repeat("h", 30) + "srv.fs.read", strings.Repeat("h", 30) + "trunc_" + sum,
 		}},

@@ -14,8 +14,8 @@ import (
 type Source struct {
 	Server string
 	Naming Naming
-	// Prefix replaces the id and separator in the server's exposed names, nil
-	// keeps them (N8). With "" the names are the server's own wherever the
+	// Prefix replaces all that stands before the tool in the server's exposed
+	// names, the hub's prefix included; nil keeps it (N8). With "" the names are the server's own wherever the
 	// naming's charset and length allow them; where they do not, they are
 	// sanitised and shortened like any other.
 	Prefix  *string

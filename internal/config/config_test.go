@@ -217,6 +217,23 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// What is refused elsewhere and is right here.
+func TestGoodFiles(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"a server's prefix in place of a hub's that its naming does not take": lines("naming: mcp", "prefix: a.", "servers:", "  s: {command: x, naming: hub, prefix: ''}"),
+		"a shell's own variables":         server("command: sh", `args: [-c, 'echo ${HOME} ${env:-x} ${file:=y} $${a}']`),
+		"a condition on a reference":      "policy:\n  deny: [{tool: a/*, when: 'args.x == \"${env:SECRET}\"'}]\n",
+		"parameters that are none":        server("url: https://a/?keyword=x&author=y&max_tokens=3&monkey=z&token=&design=w"),
+		"headers that go through":         server("url: https://a/", "headers: {User-Agent: x, X-Team: y, Cookie: '${env:C}'}"),
+		"a reference where it is at home": server("url: https://a/?v=1", "headers: {X-Api-Key: '${file:k}'}", "auth: {bearer: '${env:T}'}"),
+	} {
+		if _, err := Parse("hub.yaml", []byte(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestEffective(t *testing.T) { // C5
 	t.Parallel()
 	f := parse(t, full)

@@ -43,8 +43,9 @@ type Server struct {
 
 	// Era is the protocol era that the server speaks; auto finds out.
 	Era Era `json:"era,omitzero"`
-	// Prefix takes the place of the server's own part of exposed names (id__ or
-	// id.); empty exposes the server's names as they are.
+	// Prefix takes the place of all that stands before the tool in exposed names:
+	// the hub's prefix and the server's own part (id__ or id.). Empty exposes the
+	// server's names as they are.
 	Prefix *string `json:"prefix,omitzero"`
 	// Trusted lets policy conditions believe the server's hints about its tools.
 	Trusted bool `json:"trusted,omitzero"`

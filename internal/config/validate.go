@@ -307,7 +307,7 @@ func (d *decoder) server(at string, s *Server, hub *Settings) {
 				d.reportField(at+".prefix", "%v", err)
 			}
 		}
-		if naming != hub.Naming && hub.Naming.Validate() == nil && hub.Naming.ValidatePrefix(hub.Prefix) == nil {
+		if s.Prefix == nil && naming != hub.Naming && hub.Naming.Validate() == nil && hub.Naming.ValidatePrefix(hub.Prefix) == nil {
 			if err := naming.ValidatePrefix(hub.Prefix); err != nil {
 				d.reportField(at+".naming", "the hub's prefix does not go with it: %v", err)
 			}
