@@ -30,6 +30,12 @@ const (
 	// writeStep is how much may be written within one writeTimeout, so that a
 	// slow client is told from one that takes nothing.
 	writeStep = 256 << 10
+	// What is left of the body of a refused request is read up to discardFactor
+	// times the limit of a message and for discardTimeout, but for discardedAnyway
+	// bytes, which net/http reads by itself.
+	discardFactor   = 4
+	discardTimeout  = 10 * time.Second
+	discardedAnyway = 256 << 10
 	// keptBody is the largest buffer that is kept for the next request, and the
 	// largest one that a request gets before its body has come.
 	keptBody = 1 << 20
@@ -116,7 +122,7 @@ func (f *fronts) handler() http.Handler {
 		defer f.survive(w, r)
 		if refusal := checkOrigin(r); refusal != "" {
 			f.log.Warn("request refused", "reason", refusal, "host", r.Host, "origin", r.Header.Get("Origin"), "remote", r.RemoteAddr)
-			refuse(w, http.StatusForbidden, nil, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: refusal})
+			f.refuseUnread(w, r, http.StatusForbidden, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: refusal})
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -214,7 +220,7 @@ func (f *fronts) serveMCP(w http.ResponseWriter, r *http.Request, scope string) 
 	modern := len(version) > 0 && mcp.EraOf(version[0]) == mcp.EraModern
 	if scope != "" {
 		if err := f.engine.known(scope); err != nil {
-			refuse(w, http.StatusNotFound, nil, toError(err))
+			f.refuseUnread(w, r, http.StatusNotFound, toError(err))
 			return
 		}
 	}
@@ -246,10 +252,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf *[]byte, limit int) ([
 	if r.ContentLength > int64(limit) {
 		return nil, http.StatusRequestEntityTooLarge, tooLarge(fmt.Sprintf("%d bytes", r.ContentLength), limit)
 	}
-	c, _ := w.(interface{ SetReadDeadline(t time.Time) error })
-	if c != nil {
-		_ = c.SetReadDeadline(time.Now().Add(bodyTimeout))
-	}
+	setReadDeadline(w, time.Now().Add(bodyTimeout))
 	b := (*buf)[:0]
 	most := limit + 1 // with room to see the end
 	if r.ContentLength >= 0 {
@@ -274,9 +277,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf *[]byte, limit int) ([
 			b = append(make([]byte, 0, min(2*cap(b), max(most, cap(b)+1))), b...)
 		}
 	}
-	if c != nil {
-		_ = c.SetReadDeadline(time.Time{})
-	}
+	setReadDeadline(w, time.Time{})
 	if cap(b) <= keptBody {
 		*buf = b[:0]
 	}
@@ -285,6 +286,12 @@ func readBody(w http.ResponseWriter, r *http.Request, buf *[]byte, limit int) ([
 
 func tooLarge(size string, limit int) *mcp.Error {
 	return mcp.NewFault(mcp.KindMessageTooLarge, "message_too_large", "the message of %s is beyond the limit of %d bytes (max_message_bytes)", size, limit).RPC()
+}
+
+func setReadDeadline(w http.ResponseWriter, t time.Time) {
+	if c, ok := w.(interface{ SetReadDeadline(t time.Time) error }); ok {
+		_ = c.SetReadDeadline(t)
+	}
 }
 
 // setWriteDeadline gives a client time to take what is written next. Once one has
@@ -320,6 +327,7 @@ var (
 	streamType = []string{"text/event-stream"}
 	noStore    = []string{"no-store"}
 	noBuffer   = []string{"no"}
+	closing    = []string{"close"}
 )
 
 // writeJSON writes a whole answer.
@@ -336,4 +344,23 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 // refuse answers a request that is not served.
 func refuse(w http.ResponseWriter, status int, id jsontext.Value, e *mcp.Error) {
 	writeJSON(w, status, mcp.AppendError(nil, id, e))
+}
+
+// refuseUnread is refuse for a request whose body may not have been read. Many
+// clients write all of a body before they read the answer: if the connection were
+// closed under them they would see that instead of it.
+func (f *fronts) refuseUnread(w http.ResponseWriter, r *http.Request, status int, e *mcp.Error) {
+	if 0 <= r.ContentLength && r.ContentLength < discardedAnyway {
+		refuse(w, status, nil, e)
+		return
+	}
+	w.Header()["Connection"] = closing // also, so that no rest is taken for a request
+	refuse(w, status, nil, e)
+	flusher, ok := w.(http.Flusher)
+	if !ok || r.Header.Get("Expect") != "" {
+		return // who asks before sending a body sends none
+	}
+	flusher.Flush()
+	setReadDeadline(w, time.Now().Add(discardTimeout))
+	_, _ = io.CopyN(io.Discard, r.Body, discardFactor*int64(f.engine.maxMessageBytes())) // best effort
 }

@@ -34,10 +34,10 @@ func (f *fronts) findSession(w http.ResponseWriter, r *http.Request, id, scope s
 		err = errNoSession // a session is good for whom and where it was opened
 	}
 	if err != errNoSession { //nolint:errorlint // never wrapped
-		refuse(w, http.StatusServiceUnavailable, nil, toError(err))
+		f.refuseUnread(w, r, http.StatusServiceUnavailable, toError(err))
 		return nil, false
 	}
-	refuse(w, http.StatusNotFound, nil, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: "there is no such session (any more): start one with initialize"})
+	f.refuseUnread(w, r, http.StatusNotFound, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: "there is no such session (any more): start one with initialize"})
 	return nil, false
 }
 

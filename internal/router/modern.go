@@ -20,19 +20,19 @@ func (f *fronts) servePost(w http.ResponseWriter, r *http.Request, scope string,
 		}
 	}
 	if !mcp.IsJSON(r.Header.Get("Content-Type")) {
-		refuse(w, http.StatusUnsupportedMediaType, nil, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: "Content-Type must be application/json"})
+		f.refuseUnread(w, r, http.StatusUnsupportedMediaType, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: "Content-Type must be application/json"})
 		return
 	}
 	accepts := mcp.ParseAccept(r.Header["Accept"])
 	if !accepts.JSON && !accepts.Stream {
-		refuse(w, http.StatusNotAcceptable, nil, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: "Accept must allow application/json or text/event-stream, best both"})
+		f.refuseUnread(w, r, http.StatusNotAcceptable, &mcp.Error{Code: mcp.CodeInvalidRequest, Message: "Accept must allow application/json or text/event-stream, best both"})
 		return
 	}
 	buf := bodies.Get().(*[]byte)
 	defer bodies.Put(buf)
 	body, status, e := readBody(w, r, buf, f.engine.maxMessageBytes())
 	if e != nil {
-		refuse(w, status, nil, e)
+		f.refuseUnread(w, r, status, e)
 		return
 	}
 	m, err := mcp.ParseMessage(body, mcp.Strict)

@@ -1,11 +1,15 @@
 package router
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"toolhub/internal/bus/embedded"
 	"toolhub/internal/mcp"
@@ -86,5 +90,120 @@ func TestSizeLimitIsTheHubs(t *testing.T) {
 	p.next(`"id":1`, `"result"`)
 	if res, body := b.exchange(c, modernPost(t.Context(), r.url, "echo", text)); res.StatusCode != http.StatusOK {
 		t.Errorf("%s %.300s", res.Status, body)
+	}
+}
+
+// TestRefusalArrives: a client that writes the whole body before it reads gets
+// the answer, not a broken connection (B1).
+func TestRefusalArrives(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	b := newBedOn(t, newIdleHub(t, strings.Replace(bedHub, "servers:", "max_message_bytes: 1MiB\nservers:", 1)))
+	r := b.router("r1")
+	addr := strings.TrimPrefix(r.base, "http://")
+	const jsonType, stream = "Content-Type: application/json\r\n", "Accept: application/json, text/event-stream\r\n"
+	for _, tt := range []struct {
+		name, path, headers string
+		host                string // "" is the right one
+		size                int
+		chunked             bool
+		status              int
+		says                string
+	}{
+		{name: "too big", headers: jsonType + stream, size: 3 * limit, status: 413, says: fmt.Sprintf("%d bytes is beyond the limit of %d bytes", 3*limit, limit)},
+		{name: "too big, of unknown size", headers: jsonType + stream, size: 3 * limit, chunked: true, status: 413, says: fmt.Sprintf("limit of %d bytes", limit)},
+		{name: "content type", headers: "Content-Type: text/plain\r\n" + stream, size: limit, status: 415, says: "application/json"},
+		{name: "accept", headers: jsonType + "Accept: text/html\r\n", size: limit, status: 406, says: "Accept must allow"},
+		{name: "encoding", headers: jsonType + stream + "Content-Encoding: gzip\r\n", size: limit, status: 415, says: "Content-Encoding"},
+		{name: "no such session", headers: jsonType + stream + "Mcp-Session-Id: AAAAAAAAAAAAAAAAAAAAAAAAAA\r\n", size: limit, status: 404, says: "no such session"},
+		{name: "no such server", path: "/s/nope/mcp", headers: jsonType + stream, size: limit, status: 404, says: "no server"},
+		{name: "foreign host", host: "evil.example", headers: jsonType + stream, size: limit, status: 403, says: "evil.example"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			host, path := addr, "/mcp"
+			if tt.host != "" {
+				host = tt.host
+			}
+			if tt.path != "" {
+				path = tt.path
+			}
+			head := "POST " + path + " HTTP/1.1\r\nHost: " + host + "\r\n" + tt.headers
+			body := strings.Repeat("x", tt.size)
+			if tt.chunked {
+				head += "Transfer-Encoding: chunked\r\n\r\n"
+				body = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", tt.size, body)
+			} else {
+				head += fmt.Sprintf("Content-Length: %d\r\n\r\n", tt.size)
+			}
+			for data := head + body; data != ""; { // in steps, as clients write it
+				n := min(len(data), 64<<10)
+				if _, err := io.WriteString(conn, data[:n]); err != nil {
+					t.Fatalf("the connection breaks while the body is written: %v", err)
+				}
+				data = data[n:]
+			}
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			got, err := io.ReadAll(res.Body)
+			if err != nil || res.StatusCode != tt.status || !strings.Contains(string(got), tt.says) {
+				t.Errorf("%v %s %s, want %d with %q", err, res.Status, got, tt.status, tt.says)
+			}
+		})
+	}
+}
+
+// TestRefusalIsBounded: what a refused client goes on to send is not read for
+// ever, and who asks first is not made to send anything.
+func TestRefusalIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newBedOn(t, newIdleHub(t, strings.Replace(bedHub, "servers:", "max_message_bytes: 64KiB\nservers:", 1)))
+	r := b.router("r1")
+	addr := strings.TrimPrefix(r.base, "http://")
+	dial := func(headers string) net.Conn {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "POST /mcp HTTP/1.1\r\nHost: "+addr+"\r\nContent-Type: application/json\r\nContent-Length: 1000000000000\r\n"+headers+"\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	conn := dial("")
+	chunk := make([]byte, 64<<10)
+	sent := 0
+	for {
+		n, err := conn.Write(chunk)
+		sent += n
+		if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+			t.Fatalf("the router neither reads nor closes after %d bytes", sent)
+		}
+		if err != nil {
+			break
+		}
+		if sent > 1<<30 {
+			t.Fatalf("%d bytes are read of a request that was refused", sent)
+		}
+	}
+	// The answer to one that asks comes although nothing is sent, and then the end.
+	got, err := io.ReadAll(dial("Expect: 100-continue\r\n"))
+	if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 413 ") || !strings.Contains(string(got), "message_too_large") {
+		t.Errorf("%v after %.300q", err, got)
 	}
 }
