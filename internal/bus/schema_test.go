@@ -220,7 +220,7 @@ func TestEventsInSourcesAreDocumented(t *testing.T) {
 	if !maps.Equal(emitted, kinds) {
 		t.Errorf("the schema has the kinds %v, the sources emit %v", kinds, emitted)
 	}
-	for _, name := range []string{"serverEvent", "callEvent", "collisionEvent", "collidingName", "listEvent", "Rejected"} {
+	for _, name := range []string{"serverEvent", "callEvent", "collisionEvent", "collidingName", "listEvent", "policyEvent", "Rejected"} {
 		if !structs[name] {
 			t.Errorf("there is no struct %s any more: the schema describes it", name)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"toolhub/internal/bus"
 	"toolhub/internal/config"
+	"toolhub/internal/policy"
 )
 
 // Source says who defined a server.
@@ -57,19 +58,44 @@ func (d *Definition) before(o *Definition) int {
 type Diff struct {
 	Settings                bool
 	Added, Changed, Removed []string
+	// Policies are the servers, not new, whose own policy is another one now: in
+	// their definition, or the named one that it refers to.
+	Policies []string
 }
 
-// Empty reports whether nothing changed.
-func (d Diff) Empty() bool {
-	return !d.Settings && len(d.Added)+len(d.Changed)+len(d.Removed) == 0
+// policyEvent is the data of policy.changed.
+type policyEvent struct {
+	// Settings says that the hub's settings have changed, policies among them.
+	Settings bool `json:"settings"`
+	// Servers are those of [Diff.Policies], at most [maxEventServers].
+	Servers []string `json:"servers"`
+}
+
+// maxEventServers keeps an event far below what an event may hold.
+const maxEventServers = 1000
+
+// emit tells what has changed.
+func (d *Diff) emit(conn *bus.Conn) {
+	if d.Settings || len(d.Policies) > 0 {
+		conn.Emit(bus.Event{Kind: "policy", Subject: conn.Hub(), What: "changed", Data: policyEvent{
+			Settings: d.Settings, Servers: d.Policies[:min(len(d.Policies), maxEventServers)],
+		}})
+	}
+	for _, id := range d.Removed {
+		conn.Emit(bus.Event{Kind: "server", Subject: id, What: "removed"})
+	}
 }
 
 // Apply makes the file's definition the hub's: settings and servers are written
 // where they differ, servers of an earlier file that are not in this one are
 // removed, servers added at runtime stay. It is idempotent and touches nothing
-// that is unchanged.
-func Apply(ctx context.Context, conn *bus.Conn, file *config.File) (Diff, error) {
-	var diff Diff
+// that is unchanged. What an Apply that fails has changed by then is in the Diff.
+func Apply(ctx context.Context, conn *bus.Conn, file *config.File) (diff Diff, err error) {
+	defer func() {
+		slices.Sort(diff.Removed)
+		slices.Sort(diff.Policies)
+		diff.emit(conn)
+	}()
 	stored, err := conn.List(ctx, bus.BucketDefs, ">")
 	if err != nil {
 		return diff, fmt.Errorf("couldn't read the definitions of hub %q: %w", conn.Hub(), err)
@@ -88,7 +114,14 @@ func Apply(ctx context.Context, conn *bus.Conn, file *config.File) (Diff, error)
 			return false, nil
 		}
 		_, err = conn.Put(ctx, bus.BucketDefs, key, data, bus.PutOptions{})
-		return true, err
+		return err == nil, err
+	}
+	var before config.Settings
+	if old, ok := have[bus.Key(bus.KeySettings)]; ok {
+		_ = json.Unmarshal(old.Value, &before) // what cannot be read has no policies
+	}
+	policyChanged := func(old, now *config.Server) bool {
+		return !bytes.Equal(ownPolicy(before, old), ownPolicy(file.Settings, now))
 	}
 	// Settings first: a server must never run under a policy older than itself.
 	if diff.Settings, err = write(bus.Key(bus.KeySettings), file.Settings); err != nil {
@@ -100,10 +133,16 @@ func Apply(ctx context.Context, conn *bus.Conn, file *config.File) (Diff, error)
 		if err != nil {
 			return diff, fmt.Errorf("couldn't write server %q: %w", s.ID, err)
 		}
-		if _, known := have[key]; !known {
+		old, known := have[key]
+		switch {
+		case !known:
 			diff.Added = append(diff.Added, s.ID)
-		} else if changed {
+		case changed:
 			diff.Changed = append(diff.Changed, s.ID)
+		}
+		var d Definition
+		if known && json.Unmarshal(old.Value, &d) == nil && policyChanged(&d.Server, &s) {
+			diff.Policies = append(diff.Policies, s.ID)
 		}
 		delete(have, key)
 	}
@@ -115,6 +154,9 @@ func Apply(ctx context.Context, conn *bus.Conn, file *config.File) (Diff, error)
 		id := names[0]
 		var d Definition
 		if err := json.Unmarshal(e.Value, &d); err == nil && d.Source != SourceFile {
+			if policyChanged(&d.Server, &d.Server) {
+				diff.Policies = append(diff.Policies, id)
+			}
 			continue
 		}
 		if err := conn.Delete(ctx, bus.BucketDefs, key, bus.PutOptions{}); err != nil {
@@ -122,12 +164,28 @@ func Apply(ctx context.Context, conn *bus.Conn, file *config.File) (Diff, error)
 		}
 		diff.Removed = append(diff.Removed, id)
 	}
-	slices.Sort(diff.Removed)
-	if diff.Settings {
-		conn.Emit(bus.Event{Kind: "policy", Subject: conn.Hub(), What: "changed"})
-	}
-	for _, id := range diff.Removed {
-		conn.Emit(bus.Event{Kind: "server", Subject: id, What: "removed"})
-	}
 	return diff, nil
+}
+
+// ownPolicy is the policy in force for s alone, nil if the hub's is: whatever its
+// name is, and wherever its rules stand.
+func ownPolicy(settings config.Settings, s *config.Server) []byte {
+	if s.Policy == nil {
+		return nil
+	}
+	spec, err := settings.Resolve(s.Policy)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	for _, rules := range []*[]policy.Rule{&spec.Deny, &spec.Ask, &spec.Allow} {
+		*rules = slices.Clone(*rules)
+		for i := range *rules {
+			(*rules)[i].File, (*rules)[i].Line = "", 0
+		}
+	}
+	data, err := json.Marshal(spec, json.Deterministic(true))
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return data
 }

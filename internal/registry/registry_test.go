@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"go.uber.org/goleak"
 
@@ -159,7 +161,7 @@ func TestApply(t *testing.T) {
 	if v.Settings.MaxServers != 32 {
 		t.Errorf("defaults are not filled in: max_servers is %d", v.Settings.MaxServers)
 	}
-	if d := h.apply("policy: allow_all\nservers:\n  zeta: {builtin: clock}\n  alpha: {builtin: dice}\n"); !d.Empty() {
+	if d := h.apply("policy: allow_all\nservers:\n  zeta: {builtin: clock}\n  alpha: {builtin: dice}\n"); !reflect.DeepEqual(d, registry.Diff{}) {
 		t.Errorf("the same file again changes %+v", d)
 	}
 	d := h.apply("policy: {allow: ['*/*']}\nservers:\n  alpha: {builtin: dice, policy: allow_all}\n")
@@ -169,6 +171,54 @@ func TestApply(t *testing.T) {
 	v = h.until("zeta gone", func(v *registry.View) bool { return ids(v) == "alpha" && v.Get("alpha").Policy != v.Policy })
 	if v.Policy.AllowAll() || !v.Get("alpha").Policy.AllowAll() {
 		t.Error("the policies of hub and server are mixed up")
+	}
+}
+
+// Whatever changes a policy in force is an event that says whose (E1).
+func TestPolicyChangesAreEvents(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	// A server that no file knows goes by a named policy too.
+	runtime, err := json.Marshal(registry.Definition{
+		Server: config.Server{ID: "r", Builtin: "clock", Policy: &config.Policy{Name: "p"}}, Source: registry.SourceRuntime, Added: time.Now(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.conn.Put(t.Context(), bus.BucketDefs, bus.Key(bus.KeyServer, "r"), runtime, bus.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	events := make(chan string, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = h.conn.Events(ctx, bus.EventFilter("policy", "test", "changed"), time.Hour, func(e bus.Event) { events <- fmt.Sprintf("%s", e.Data) })
+	}()
+	defer func() { cancel(); <-done }()
+	hubs := "policies: {p: {deny: [a/x]}, q: {deny: [a/x]}}\n"
+	for _, step := range []struct{ what, settings, servers, want string }{
+		{"a new hub", "policy: allow_all\n" + hubs, "a: {builtin: clock}\n  b: {builtin: clock, policy: p}\n  c: {builtin: clock, policy: {deny: [c/y]}}\n", `{"settings":true,"servers":["r"]}`},
+		{"a server's own policy", "policy: allow_all\n" + hubs, "a: {builtin: clock}\n  b: {builtin: clock, policy: p}\n  c: {builtin: clock, policy: {deny: [c/z]}}\n", `{"settings":false,"servers":["c"]}`},
+		{"to the hub's, and from it", "policy: allow_all\n" + hubs, "a: {builtin: clock, policy: allow_all}\n  b: {builtin: clock, policy: p}\n  c: {builtin: clock}\n", `{"settings":false,"servers":["a","c"]}`},
+		{"another name of the same rules, and lines", "policy: allow_all\n" + hubs, "d: {builtin: clock}\n  a: {builtin: clock, policy: allow_all}\n  b: {builtin: clock, policy: q}\n  c: {builtin: clock}\n", ""},
+		{"the hub's own policy", "policy: {deny: [a/x]}\n" + hubs, "a: {builtin: clock, policy: allow_all}\n  b: {builtin: clock, policy: p}\n", `{"settings":true,"servers":[]}`},
+		{"a named policy", "policy: {deny: [a/x]}\npolicies: {p: {deny: [a/w]}}\n", "a: {builtin: clock, policy: allow_all}\n  b: {builtin: clock, policy: p}\n", `{"settings":true,"servers":["b","r"]}`},
+		{"nothing", "policy: {deny: [a/x]}\npolicies: {p: {deny: [a/w]}}\n", "a: {builtin: clock, policy: allow_all}\n  b: {builtin: clock, policy: p}\n", ""},
+		{"the end", "policy: allow_all\npolicies: {p: {deny: [a/w]}}\n", "a: {builtin: clock}\n", `{"settings":true,"servers":["a"]}`},
+	} {
+		h.apply(step.settings + "servers:\n  " + step.servers)
+		if step.want == "" {
+			continue // the next event would be it
+		}
+		select {
+		case got := <-events:
+			if got != step.want {
+				t.Errorf("%s: the event says %s, want %s", step.what, got, step.want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: no event", step.what)
+		}
 	}
 }
 
