@@ -97,27 +97,28 @@ func TestSizeLimitIsTheHubs(t *testing.T) {
 // the answer, not a broken connection (B1).
 func TestRefusalArrives(t *testing.T) {
 	t.Parallel()
-	const limit = 1 << 20
-	b := newBedOn(t, newIdleHub(t, strings.Replace(bedHub, "servers:", "max_message_bytes: 1MiB\nservers:", 1)))
+	const limit = mcp.DefaultMaxMessageBytes
+	const size = 3 * limit // more than the buffers between the two take
+	long := strings.Repeat("x", size)
+	b := newBed(t)
 	r := b.router("r1")
 	addr := strings.TrimPrefix(r.base, "http://")
 	const jsonType, stream = "Content-Type: application/json\r\n", "Accept: application/json, text/event-stream\r\n"
 	for _, tt := range []struct {
 		name, path, headers string
 		host                string // "" is the right one
-		size                int
 		chunked             bool
 		status              int
 		says                string
 	}{
-		{name: "too big", headers: jsonType + stream, size: 3 * limit, status: 413, says: fmt.Sprintf("%d bytes is beyond the limit of %d bytes", 3*limit, limit)},
-		{name: "too big, of unknown size", headers: jsonType + stream, size: 3 * limit, chunked: true, status: 413, says: fmt.Sprintf("limit of %d bytes", limit)},
-		{name: "content type", headers: "Content-Type: text/plain\r\n" + stream, size: limit, status: 415, says: "application/json"},
-		{name: "accept", headers: jsonType + "Accept: text/html\r\n", size: limit, status: 406, says: "Accept must allow"},
-		{name: "encoding", headers: jsonType + stream + "Content-Encoding: gzip\r\n", size: limit, status: 415, says: "Content-Encoding"},
-		{name: "no such session", headers: jsonType + stream + "Mcp-Session-Id: AAAAAAAAAAAAAAAAAAAAAAAAAA\r\n", size: limit, status: 404, says: "no such session"},
-		{name: "no such server", path: "/s/nope/mcp", headers: jsonType + stream, size: limit, status: 404, says: "no server"},
-		{name: "foreign host", host: "evil.example", headers: jsonType + stream, size: limit, status: 403, says: "evil.example"},
+		{name: "too big", headers: jsonType + stream, status: 413, says: fmt.Sprintf("%d bytes is beyond the limit of %d bytes", size, limit)},
+		{name: "too big, of unknown size", headers: jsonType + stream, chunked: true, status: 413, says: fmt.Sprintf("limit of %d bytes", limit)},
+		{name: "content type", headers: "Content-Type: text/plain\r\n" + stream, status: 415, says: "application/json"},
+		{name: "accept", headers: jsonType + "Accept: text/html\r\n", status: 406, says: "Accept must allow"},
+		{name: "encoding", headers: jsonType + stream + "Content-Encoding: gzip\r\n", status: 415, says: "Content-Encoding"},
+		{name: "no such session", headers: jsonType + stream + "Mcp-Session-Id: AAAAAAAAAAAAAAAAAAAAAAAAAA\r\n", status: 404, says: "no such session"},
+		{name: "no such server", path: "/s/nope/mcp", headers: jsonType + stream, status: 404, says: "no server"},
+		{name: "foreign host", host: "evil.example", headers: jsonType + stream, status: 403, says: "evil.example"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -137,12 +138,12 @@ func TestRefusalArrives(t *testing.T) {
 				path = tt.path
 			}
 			head := "POST " + path + " HTTP/1.1\r\nHost: " + host + "\r\n" + tt.headers
-			body := strings.Repeat("x", tt.size)
+			body := long
 			if tt.chunked {
 				head += "Transfer-Encoding: chunked\r\n\r\n"
-				body = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", tt.size, body)
+				body = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size, body)
 			} else {
-				head += fmt.Sprintf("Content-Length: %d\r\n\r\n", tt.size)
+				head += fmt.Sprintf("Content-Length: %d\r\n\r\n", size)
 			}
 			for data := head + body; data != ""; { // in steps, as clients write it
 				n := min(len(data), 64<<10)
