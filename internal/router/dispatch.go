@@ -110,7 +110,8 @@ func ownAnswer(reply bus.Reply, id jsontext.Value, server string) (bus.Reply, er
 
 // resolve looks a name up: in the ToolSet that the caller says it was shown (K2),
 // if it is remembered, else in the caller's present one. A name whose server is
-// known but not ready is unavailable, any other is unknown (K1).
+// known but not ready is unavailable (K5), any other is unknown (K1). Where a
+// server whose list is not known yet is all there is, any name may be one of its.
 func (e *engine) resolve(req *request, toolSet string) (to target, set string, err error) {
 	l := e.list(req.scope, req.caller)
 	if toolSet != "" && toolSet != l.set.ID {
@@ -130,6 +131,11 @@ func (e *engine) resolve(req *request, toolSet string) (to target, set string, e
 	}
 	if to, ok := e.lists.past.latest(req.scope, req.name); ok {
 		if _, err := e.ready(to.server); mcp.IsKind(err, mcp.KindUnavailable) {
+			return target{}, "", err
+		}
+	}
+	if s := e.registry.View().Get(req.scope); s != nil && s.Catalog == nil {
+		if _, err := e.ready(req.scope); err != nil {
 			return target{}, "", err
 		}
 	}

@@ -206,6 +206,49 @@ func TestNotReadyIsUnavailable(t *testing.T) {
 	fresh.none()
 }
 
+// The endpoint of one server that was never up knows no names, so none is
+// unknown: what comes is unavailable, and worth another try (K5).
+func TestNeverUpIsUnavailable(t *testing.T) {
+	t.Parallel()
+	h := newTestHub(t, oneServer)
+	call := func(scope, name string) answer {
+		req := toolRequest("1", name, "{}")
+		req.scope = scope
+		return h.engine.do(h.ctx(), req, nil)
+	}
+	unavailable := func(what string) {
+		t.Helper()
+		for _, caller := range []mcp.Era{mcp.EraModern, mcp.EraLegacy} {
+			req := toolRequest("1", "t", "{}")
+			req.scope, req.caller.era = "a", caller
+			a := h.engine.do(h.ctx(), req, nil)
+			if f := faultIn(a); f == nil || f.Kind != mcp.KindUnavailable || f.Server != "a" || !f.Retryable {
+				t.Errorf("%s: %s", what, a.body)
+			}
+		}
+	}
+	unavailable("nobody's")
+	s := h.claim("a", echo)
+	h.until("claimed", func(v *registry.View) bool { return v.Get("a").Epoch() == s.epoch })
+	unavailable("claimed")
+	s.status(registry.Status{State: registry.StateFailed, Attempts: 3, Reason: "no such file"})
+	h.until("failed", func(v *registry.View) bool { return v.Get("a").State() == registry.StateFailed })
+	unavailable("failed")
+	if a := call("", "nope"); a.err == nil || a.err.Code != mcp.CodeInvalidParams || faultIn(a) != nil {
+		t.Errorf("of the whole hub: %s", a.body)
+	}
+	s.none()
+	s.publish(defs("t"))
+	s.status(registry.Status{State: registry.StateUp})
+	h.until("ready", s.isReady)
+	if a := call("a", "t"); a.err != nil {
+		t.Errorf("once it is up: %s", a.body)
+	}
+	if a := call("a", "nope"); a.err == nil || a.err.Code != mcp.CodeInvalidParams || faultIn(a) != nil {
+		t.Errorf("a name that is unknown: %s", a.body)
+	}
+}
+
 // What cannot have run is tried with the owner that is there by now.
 func TestStaleViewIsRetriedOnce(t *testing.T) {
 	t.Parallel()
