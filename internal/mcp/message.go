@@ -267,7 +267,7 @@ func validate(data []byte, strict Strictness) error {
 	d := borrowDecoder(data, strict)
 	defer d.release()
 	if k := d.PeekKind(); k == '[' {
-		return invalidRequest("a JSON object is wanted, batches are not part of MCP")
+		return invalidRequest("a JSON object is wanted: send one message per request, batches are refused in every version")
 	} else if k != '{' && k != 0 {
 		return invalidRequest("a JSON object is wanted")
 	}
