@@ -73,7 +73,8 @@ var errDeadline = errors.New("deadline passed")
 //   - message_too_large: the body or the reply is beyond the limit;
 //   - whatever fault the side that serves replied with;
 //
-// or the cause of ctx, if ctx ended first. Then the other side is told to cancel.
+// with the id of the call if it was sent and taken, or the cause of ctx, if ctx
+// ended first. Then the other side is told to cancel.
 func (c *Conn) Call(ctx context.Context, r *Request, notify func(body []byte)) (Reply, error) {
 	if ctx.Err() != nil {
 		return Reply{}, context.Cause(ctx)
@@ -111,6 +112,9 @@ func (c *Conn) Call(ctx context.Context, r *Request, notify func(body []byte)) (
 		return Reply{}, err
 	}
 	if fault, ok := errors.AsType[*mcp.Fault](err); ok {
+		if fault.CallID == "" && fault.Reason != mcp.ReasonNoResponders {
+			fault.CallID = meta.CallID
+		}
 		if fault.Kind == mcp.KindProtocol || fault.Kind == mcp.KindMessageTooLarge {
 			c.cancel(r.Worker, meta.CallID)
 		}
@@ -118,7 +122,9 @@ func (c *Conn) Call(ctx context.Context, r *Request, notify func(body []byte)) (
 	}
 	c.cancel(r.Worker, meta.CallID)
 	if err == errDeadline { //nolint:errorlint // never wrapped
-		return Reply{}, c.blame(r, mcp.NewFault(mcp.KindTimeout, "deadline", "no answer within the time allowed"))
+		fault := mcp.NewFault(mcp.KindTimeout, "deadline", "no answer within the time allowed")
+		fault.CallID = meta.CallID
+		return Reply{}, c.blame(r, fault)
 	}
 	return Reply{}, err
 }

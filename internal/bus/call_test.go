@@ -619,3 +619,51 @@ func TestPermissionRefusalIsAFaultAtOnce(t *testing.T) {
 		t.Errorf("took %v, should be known at once", took)
 	}
 }
+
+// TestFaultsNameTheCall: who does not know what became of a call can look for it
+// in the events, whoever made its id (T7, T8).
+func TestFaultsNameTheCall(t *testing.T) {
+	t.Parallel()
+	s, caller, worker := pair(t, nil)
+	ids := make(chan string, 1)
+	serve(t, worker, 0, func(ctx context.Context, in *Incoming) (Reply, error) {
+		ids <- in.Meta.CallID
+		if in.Meta.Principal == "fails" {
+			return Reply{}, mcp.NewFault(mcp.KindDenied, "policy", "no")
+		}
+		<-ctx.Done()
+		return Reply{}, context.Cause(ctx)
+	})
+	call := func(principal, id string, deadline time.Time) <-chan outcome {
+		r := toEcho(request(1))
+		r.Meta = Meta{CallID: id, Principal: principal, Deadline: deadline}
+		return async(t.Context(), caller, r, nil)
+	}
+	check := func(what string, done <-chan outcome, kind mcp.Kind, reason, id string) {
+		t.Helper()
+		if f := wantFault(t, within(t, what, done).err, kind, reason); f.CallID != id || id == "" {
+			t.Errorf("%s: the fault names the call %q, want %q", what, f.CallID, id)
+		}
+	}
+	done := call("fails", "mine", time.Time{})
+	check("a denied call", done, mcp.KindDenied, "policy", within(t, "the call", ids))
+	done = call("fails", "", time.Time{})
+	check("a denied call without an id", done, mcp.KindDenied, "policy", within(t, "the call", ids))
+	done = call("", "", time.Now().Add(50*time.Millisecond))
+	check("a call that takes too long", done, mcp.KindTimeout, "deadline", within(t, "the call", ids))
+	done = call("", "", time.Time{})
+	id := within(t, "the call", ids)
+	s.stop()
+	check("a call whose answer is lost", done, mcp.KindUnavailable, mcp.ReasonOutcomeUnknown, id)
+	eventually(t, "the loss is seen", func() bool { return !caller.Connected() })
+	if f := wantFault(t, within(t, "the end", call("", "mine", time.Time{})).err, mcp.KindUnavailable, "bus_disconnected"); f.CallID != "" {
+		t.Errorf("a call that was never sent is named %q", f.CallID)
+	}
+	s.start()
+	eventually(t, "all are back", func() bool { return caller.Connected() && worker.Connected() })
+	r := &Request{Subject: CallSubject("test", "nobody", testEpoch, "tools/call"), Body: request(1), Meta: Meta{CallID: "mine"}}
+	_, err := caller.Call(t.Context(), r, nil)
+	if f := wantFault(t, err, mcp.KindUnavailable, mcp.ReasonNoResponders); f.CallID != "" {
+		t.Errorf("a call that nobody got is named %q", f.CallID)
+	}
+}

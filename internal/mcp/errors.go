@@ -140,6 +140,8 @@ type Fault struct {
 	// Retryable says that the same call may succeed later without a change and
 	// that a repetition cannot do harm.
 	Retryable bool `json:"retryable"`
+	// CallID names the call in the events call.<server>.…, "" if it was not sent.
+	CallID string `json:"call_id,omitzero"`
 	// Server is the id of the server concerned, "" where there is none.
 	Server string `json:"server,omitempty"`
 	// RetryAfterMS is how long a rate-limited caller should wait, 0 if unknown.
