@@ -22,14 +22,15 @@ func unmarshal(text string, v any) error { return json.Unmarshal([]byte(text), v
 // natsOf connects to the NATS server of a hub as its operator may.
 func natsOf(t *testing.T, h *hubproc.Hub) *nats.Conn {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(h.Dir, "state", "client.json"))
+	data, err := os.ReadFile(filepath.Join(h.Dir, "state", "hub.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var client struct{ URL, NKey string }
-	if err := json.Unmarshal(data, &client); err != nil {
+	var running struct{ NATS struct{ URL, NKey string } }
+	if err := json.Unmarshal(data, &running); err != nil {
 		t.Fatal(err)
 	}
+	client := running.NATS
 	info, err := os.Stat(client.NKey)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the operator's credentials: %v, %v, want mode 0600", info, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/gofrs/flock"
 
+	"toolhub/internal/bus/embedded"
 	"toolhub/internal/config"
 	"toolhub/internal/daemon"
 	"toolhub/internal/mcp"
@@ -198,7 +199,7 @@ func TestReadRunning(t *testing.T) {
 	if _, err := readRunning(dir); !mcp.IsKind(err, mcp.KindUnavailable) {
 		t.Errorf("what a killed hub left is believed: %v", err)
 	}
-	l := flock.New(filepath.Join(dir, lockFile))
+	l := flock.New(filepath.Join(dir, embedded.LockFile))
 	if ok, err := l.TryLock(); !ok || err != nil {
 		t.Fatal(err)
 	}

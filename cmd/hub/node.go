@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"toolhub/internal/bus"
 	"toolhub/internal/bus/embedded"
 	"toolhub/internal/config"
@@ -97,9 +95,11 @@ func startNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
 		base.InProcess, base.NKeyFile = n.nats.InProcess(), n.nats.NKeyFile()
 		running.NATS = config.NATS{URL: n.nats.URL(), NKey: n.nats.AdminNKeyFile()}
 	} else {
-		if err := n.lock(); err != nil {
+		unlock, err := embedded.Lock(n.file.StateDir)
+		if err != nil {
 			return nil, err
 		}
+		n.onClose(unlock)
 		base.URL, base.NKeyFile, base.CredsFile = n.file.NATS.URL, n.file.NATS.NKey, n.file.NATS.Creds
 		running.NATS = n.file.NATS
 	}
@@ -157,23 +157,6 @@ func (n *node) embed(ctx context.Context) error {
 		return err
 	}
 	n.onClose(n.nats.Shutdown)
-	return nil
-}
-
-// lock keeps a second hub off the state directory where NATS runs elsewhere.
-func (n *node) lock() error {
-	if err := os.MkdirAll(n.file.StateDir, 0o700); err != nil {
-		return fmt.Errorf("state_dir: couldn't make the directory: %w", err)
-	}
-	l := flock.New(filepath.Join(n.file.StateDir, lockFile), flock.SetPermissions(0o600))
-	got, err := l.TryLock()
-	if err != nil {
-		return fmt.Errorf("state_dir: couldn't lock the directory: %w", err)
-	}
-	if !got {
-		return fmt.Errorf("state_dir %q: another hub is using it", n.file.StateDir)
-	}
-	n.onClose(func() { _ = l.Unlock() })
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"toolhub/internal/bus"
+	"toolhub/internal/bus/embedded"
 	"toolhub/internal/config"
 	"toolhub/internal/daemon"
 	"toolhub/internal/mcp"
@@ -124,10 +125,7 @@ type runningHub struct {
 	NATS     config.NATS `json:"nats"`
 }
 
-const (
-	runningFile = "hub.json"
-	lockFile    = "hub.lock"
-)
+const runningFile = "hub.json"
 
 // write makes r known in dir.
 func (r *runningHub) write(dir string) error {
@@ -150,7 +148,7 @@ func (r *runningHub) write(dir string) error {
 func readRunning(dir string) (*runningHub, error) {
 	none := mcp.NewFault(mcp.KindUnavailable, "no_hub", "no hub is running with the state directory %s; start one with: hub up FILE", dir)
 	data, err := os.ReadFile(filepath.Join(dir, runningFile))
-	if errors.Is(err, fs.ErrNotExist) || !locked(filepath.Join(dir, lockFile)) {
+	if errors.Is(err, fs.ErrNotExist) || !locked(filepath.Join(dir, embedded.LockFile)) {
 		return nil, none
 	} else if err != nil {
 		return nil, fmt.Errorf("couldn't read the state directory: %w", err)

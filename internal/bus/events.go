@@ -148,7 +148,7 @@ func (m *emitter) send(e *Event, ack bool) {
 }
 
 func (m *emitter) subject(e *Event) string {
-	return m.prefix + token(e.Kind) + "." + token(e.Subject) + "." + token(e.What)
+	return eventSubject(m.prefix, e.Kind, e.Subject, e.What)
 }
 
 // encode makes the message of an event in a buffer that is used again.

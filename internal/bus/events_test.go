@@ -170,7 +170,7 @@ func TestEventsThatCannotBe(t *testing.T) {
 	c.Emit(Event{Kind: "a", Subject: "raw", What: "w", Data: jsontext.Value(`{"open":`)})
 	// Events of others, in a form that is none.
 	for _, body := range []string{"", "{", `{"id":""}`, `[]`} {
-		if err := c.events.nc.Publish(EventSubject("test", "a", "foreign", "w"), []byte(body)); err != nil {
+		if err := c.events.nc.Publish(eventSubject(eventPrefix("test"), "a", "foreign", "w"), []byte(body)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -219,7 +219,7 @@ func TestEventStreamIsBounded(t *testing.T) {
 func TestEventIsACloudEvent(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, func(o *server.Options) { o.DontListen = true })
-	sub, err := s.raw(t).SubscribeSync(EventSubject("test", "server", "x y", "up"))
+	sub, err := s.raw(t).SubscribeSync(eventSubject(eventPrefix("test"), "server", "x y", "up"))
 	if err != nil {
 		t.Fatal(err)
 	}

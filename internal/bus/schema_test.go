@@ -98,7 +98,7 @@ func TestEventExamples(t *testing.T) {
 			t.Fatalf("%s: %v", line, err)
 		}
 		kind, what, _ := strings.Cut(strings.TrimPrefix(w.Type, "toolhub."), ".")
-		e, err := m.decode(EventSubject("main", kind, w.Subject, what), []byte(line))
+		e, err := m.decode(eventSubject(eventPrefix("main"), kind, w.Subject, what), []byte(line))
 		if err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}

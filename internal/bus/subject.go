@@ -85,9 +85,10 @@ func SessionSubject(hub, session string) string {
 // ServeSessionSubject matches the [SessionSubject] of every session.
 func ServeSessionSubject(hub string) string { return root + "." + token(hub) + ".session.>" }
 
-// EventSubject is where an event is published: see [Event].
-func EventSubject(hub, kind, id, what string) string {
-	return eventPrefix(hub) + token(kind) + "." + token(id) + "." + token(what)
+// eventSubject is where an event is published: see [Event]. prefix is that of
+// its hub.
+func eventSubject(prefix, kind, id, what string) string {
+	return prefix + token(kind) + "." + token(id) + "." + token(what)
 }
 
 // EventFilter makes the filter of [Conn.Events] from the parts of an event's

@@ -73,7 +73,7 @@ func checkAllSubjects(t failer, hub, a, b, c string, epoch uint64) {
 	roundTrip(t, AtSubject(hub, b, a, method), Subject{Hub: hub, Area: AreaAt, Identity: b, Server: a, Method: method}, hub, a, b)
 	roundTrip(t, CtlSubject(hub, a, b), Subject{Hub: hub, Area: AreaCtl, Identity: a, Method: b}, hub, a, b)
 	roundTrip(t, SessionSubject(hub, a), Subject{Hub: hub, Area: AreaSession, Session: a}, hub, a)
-	roundTrip(t, EventSubject(hub, a, b, c), Subject{Hub: hub, Area: AreaEvent, Kind: a, ID: b, What: c}, hub, a, b, c)
+	roundTrip(t, eventSubject(eventPrefix(hub), a, b, c), Subject{Hub: hub, Area: AreaEvent, Kind: a, ID: b, What: c}, hub, a, b, c)
 	roundTrip(t, APISubject(hub, "servers.list"), Subject{Hub: hub, Area: AreaAPI, Method: "servers.list"}, hub)
 	// A method or an operation of any form; a long one is a digest as a whole or in part.
 	for _, s := range []string{CallSubject(hub, a, epoch, c), APISubject(hub, c)} {
@@ -171,7 +171,7 @@ func FuzzParseSubject(f *testing.F) {
 		case AreaSession:
 			again = SessionSubject(p.Hub, p.Session)
 		case AreaEvent:
-			again = EventSubject(p.Hub, p.Kind, p.ID, p.What)
+			again = eventSubject(eventPrefix(p.Hub), p.Kind, p.ID, p.What)
 		}
 		if q, ok := ParseSubject(again); again != s && ok && q != p {
 			t.Fatalf("%q was parsed as %+v, which is built as %q", s, p, again)

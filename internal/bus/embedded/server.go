@@ -5,7 +5,6 @@
 //	<state>/nats/           what JetStream keeps
 //	<state>/keys/hub.nk     nkey seed of the hub's own processes (mode 0600)
 //	<state>/keys/admin.nk   nkey seed of the operator (mode 0600)
-//	<state>/client.json     where the server listens: {"url", "nkey"} (mode 0600)
 package embedded
 
 import (
@@ -21,11 +20,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/gofrs/flock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
+
+// LockFile is the name of the file in a state directory that [Lock] locks.
+const LockFile = "hub.lock"
 
 const (
 	defaultHost       = "127.0.0.1"
@@ -83,7 +84,7 @@ func (c *Config) Validate() error {
 // Server is a running NATS server.
 type Server struct {
 	ns       *server.Server
-	lock     *flock.Flock
+	unlock   func()
 	stateDir string
 	url      string
 	shutdown sync.Once
@@ -103,14 +104,11 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state_dir %q: %w", cfg.StateDir, err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("state_dir %q: couldn't make the directory: %w", cfg.StateDir, err)
-	}
-	lock, err := acquire(filepath.Join(dir, "hub.lock"))
+	unlock, err := Lock(dir)
 	if err != nil {
-		return nil, fmt.Errorf("state_dir %q: %w", cfg.StateDir, err)
+		return nil, err
 	}
-	s := &Server{lock: lock, stateDir: dir}
+	s := &Server{unlock: unlock, stateDir: dir}
 	if err := s.start(cfg); err != nil {
 		s.Shutdown()
 		return nil, err
@@ -118,18 +116,24 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// acquire takes the lock that keeps a second server off the state directory:
-// NATS itself would start happily and destroy it.
-func acquire(path string) (*flock.Flock, error) {
+// Lock keeps a second hub off a state directory, which it makes if there is none:
+// NATS itself would start happily and destroy what is in it. [Start] takes the
+// lock too; a hub whose NATS runs elsewhere takes it by itself.
+func Lock(stateDir string) (unlock func(), err error) {
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("state_dir %q: couldn't make the directory: %w", stateDir, err)
+	}
+	path := filepath.Join(stateDir, LockFile)
 	lock := flock.New(path, flock.SetPermissions(0o600))
 	ok, err := lock.TryLock()
 	if err != nil {
-		return nil, fmt.Errorf("couldn't lock %s: %w", path, err)
+		return nil, fmt.Errorf("state_dir %q: couldn't lock %s: %w", stateDir, path, err)
 	}
 	if !ok {
-		return nil, fmt.Errorf("another hub is using it (it holds the lock %s)", path)
+		return nil, fmt.Errorf("state_dir %q: another hub is using it (it holds the lock %s)", stateDir, path)
 	}
-	return lock, nil
+	// The file stays: to remove it would let two others lock two files.
+	return func() { _ = lock.Unlock() }, nil
 }
 
 func (s *Server) start(cfg Config) error {
@@ -200,7 +204,7 @@ func (s *Server) start(cfg Config) error {
 		return explain("no listener", cfg, host)
 	}
 	s.url = "nats://" + addr.String()
-	return s.writeClientFile()
+	return nil
 }
 
 // explain turns what the server logged as fatal into an error that names the
@@ -210,37 +214,6 @@ func explain(text string, cfg Config, host string) error {
 		return fmt.Errorf("nats.listen %q: %s", net.JoinHostPort(host, strconv.Itoa(cfg.Port)), text)
 	}
 	return fmt.Errorf("state_dir %q: %s", cfg.StateDir, text)
-}
-
-// ClientFile is what client.json holds: how the commands of this machine reach
-// the hub that runs here.
-type ClientFile struct {
-	URL  string `json:"url"`
-	NKey string `json:"nkey"`
-}
-
-// ReadClientFile reads client.json of a state directory. It is there while a
-// server with a listener runs, and after a crash until the next start.
-func ReadClientFile(stateDir string) (ClientFile, error) {
-	var c ClientFile
-	data, err := os.ReadFile(clientPath(stateDir))
-	if err != nil {
-		return c, err
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return c, fmt.Errorf("%s: %w", clientPath(stateDir), err)
-	}
-	return c, nil
-}
-
-func clientPath(stateDir string) string { return filepath.Join(stateDir, "client.json") }
-
-func (s *Server) writeClientFile() error {
-	data, err := json.Marshal(ClientFile{URL: s.url, NKey: s.AdminNKeyFile()})
-	if err != nil {
-		return err
-	}
-	return writeFile(clientPath(s.stateDir), append(data, '\n'))
 }
 
 // InProcess is how this process connects, together with NKeyFile.
@@ -278,14 +251,10 @@ func shellQuote(s string) string {
 // that is open stays reconnecting to a server that never comes back.
 func (s *Server) Shutdown() {
 	s.shutdown.Do(func() {
-		if s.url != "" {
-			os.Remove(clientPath(s.stateDir))
-		}
 		if s.ns != nil {
 			s.ns.Shutdown()
 			s.ns.WaitForShutdown()
 		}
-		// The lock file stays: to remove it would let two others lock two files.
-		s.lock.Unlock()
+		s.unlock()
 	})
 }

@@ -3,7 +3,6 @@ package embedded_test
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -103,9 +102,6 @@ func TestRestartKeepsEverything(t *testing.T) {
 	if s.URL() != "" || s.ClientCommand() != "" {
 		t.Errorf("a server without a listener has the URL %q and the command %q", s.URL(), s.ClientCommand())
 	}
-	if _, err := embedded.ReadClientFile(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("client.json of a server without a listener: %v", err)
-	}
 }
 
 func TestStateDirBelongsToOneServer(t *testing.T) {
@@ -114,11 +110,19 @@ func TestStateDirBelongsToOneServer(t *testing.T) {
 	s := start(t, embedded.Config{StateDir: dir})
 	startFails(t, embedded.Config{StateDir: dir}, dir, "another hub", "hub.lock")
 	connect(t, s) // the first one has taken no harm
-	if _, err := embedded.ReadClientFile(dir); err != nil {
-		t.Errorf("the second start has removed client.json: %v", err)
-	}
 	s.Shutdown()
+	// A hub whose NATS runs elsewhere holds the same lock.
+	unlock, err := embedded.Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startFails(t, embedded.Config{StateDir: dir}, dir, "another hub", "hub.lock")
+	unlock()
 	start(t, embedded.Config{StateDir: dir})
+	if unlock, err := embedded.Lock(dir); err == nil {
+		unlock()
+		t.Error("the lock of a running server was to be had")
+	}
 }
 
 func TestBadStateDir(t *testing.T) {
@@ -202,11 +206,7 @@ func TestOnlyKeysOpenIt(t *testing.T) {
 	if _, err := bus.Connect(t.Context(), bus.Config{Hub: "test", Identity: "x", URL: s.URL()}); err == nil {
 		t.Error("a process of the hub was let in without a key")
 	}
-	client, err := embedded.ReadClientFile(dir)
-	if err != nil || client.URL != s.URL() || client.NKey != s.AdminNKeyFile() {
-		t.Fatalf("client.json has %+v, %v", client, err)
-	}
-	c, err := bus.Connect(t.Context(), bus.Config{Hub: "test", Identity: "cli", URL: client.URL, NKeyFile: client.NKey})
+	c, err := bus.Connect(t.Context(), bus.Config{Hub: "test", Identity: "cli", URL: s.URL(), NKeyFile: s.AdminNKeyFile()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestFilesArePrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	s := start(t, embedded.Config{StateDir: dir})
 	connect(t, s)
-	for _, path := range []string{"hub.lock", "client.json", "keys/hub.nk", "keys/admin.nk"} {
+	for _, path := range []string{"hub.lock", "keys/hub.nk", "keys/admin.nk"} {
 		info, err := os.Stat(filepath.Join(dir, path))
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v; want mode 0600", path, info.Mode(), err)
@@ -273,9 +273,6 @@ func TestShutdownLetsGoOfAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Shutdown()
-	if _, err := embedded.ReadClientFile(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("client.json is left: %v", err)
-	}
 	n, err := strconv.Atoi(port)
 	if err != nil {
 		t.Fatal(err)
