@@ -227,11 +227,17 @@ func TestSources(t *testing.T) {
 		isPure := (dir == "internal/catalog" || dir == "internal/policy") && !isTest
 		// In a bubble of synctest a sleep takes no time and is how time passes.
 		isBubble := isTest && slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
+		// Elsewhere it is encoding/json of the SDK that reads the tags.
+		usesJSON := !slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return strings.Contains(i.Path.Value, "/go-sdk/") })
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				if n.Name.Name == "init" && n.Recv == nil {
 					t.Errorf("%s: no init: what happens at start is written in main", fset.Position(n.Pos()))
+				}
+			case *ast.Field:
+				if usesJSON && keepsZero(n) {
+					t.Errorf("%s: omitempty drops neither numbers nor bools in JSON v2: write omitzero", fset.Position(n.Pos()))
 				}
 			case *ast.GoStmt:
 				if isPure {
@@ -263,6 +269,22 @@ func timeCall(call *ast.CallExpr) string {
 		}
 	}
 	return ""
+}
+
+// keepsZero reports whether field is a number or a bool with omitempty.
+func keepsZero(field *ast.Field) bool {
+	if field.Tag == nil || !strings.Contains(field.Tag.Value, ",omitempty") {
+		return false
+	}
+	switch kind := field.Type.(type) {
+	case *ast.Ident:
+		return slices.Contains([]string{
+			"bool", "int", "int8", "int16", "int32", "int64", "uint", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
+		}, kind.Name)
+	case *ast.SelectorExpr:
+		return kind.Sel.Name == "Duration" || kind.Sel.Name == "Time"
+	}
+	return false
 }
 
 // isForever reports whether call sleeps for an hour, as a process does in tests

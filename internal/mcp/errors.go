@@ -145,7 +145,7 @@ type Fault struct {
 	// Server is the id of the server concerned, "" where there is none.
 	Server string `json:"server,omitempty"`
 	// RetryAfterMS is how long a rate-limited caller should wait, 0 if unknown.
-	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
+	RetryAfterMS int64 `json:"retry_after_ms,omitzero"`
 	// Details has more for programs (an HTTP status, challenges), nil if none.
 	Details jsontext.Value `json:"details,omitempty"`
 }

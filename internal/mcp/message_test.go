@@ -137,8 +137,9 @@ func TestFault(t *testing.T) {
 		got.RetryAfter() != 5*time.Millisecond || string(got.Details) != string(f.Details) {
 		t.Errorf("%+v", got)
 	}
-	if code := NewFault(KindInvalid, "x", "y").RPC().Code; code != CodeInvalidParams {
-		t.Errorf("code %d", code)
+	e := NewFault(KindInvalid, "x", "y").RPC()
+	if want := `{"kind":"invalid","reason":"x","message":"y","retryable":false}`; e.Code != CodeInvalidParams || string(e.Data) != want {
+		t.Errorf("code %d, data %s, want %s: what is not known is not there", e.Code, e.Data, want)
 	}
 	for _, data := range []string{"", `1`, `{}`, `{"kind":7}`} {
 		e := &Error{Code: CodeInternal, Message: "m"}

@@ -136,11 +136,11 @@ type Status struct {
 	RetryAt time.Time `json:"retry_at,omitzero"`
 	// Withheld says that the tools are left out although the server is connected,
 	// because too many refreshes in a row failed (L4).
-	Withheld bool `json:"withheld,omitempty"`
+	Withheld bool `json:"withheld,omitzero"`
 	// Info is what the server said of itself, nil before the first connection.
 	Info *mcp.ServerInfo `json:"info,omitempty"`
 	// LatencyMS is the round trip of the last probe in milliseconds.
-	LatencyMS float64 `json:"latency_ms,omitempty"`
+	LatencyMS float64 `json:"latency_ms,omitzero"`
 	// Stderr has the last lines that a stdio server wrote there.
 	Stderr []string `json:"stderr,omitempty"`
 	// Rejected lists tools that are not offered, each with the reason.

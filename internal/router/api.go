@@ -140,14 +140,14 @@ type serverStatus struct {
 	// Tools counts the accepted tools of the catalog, hidden ones included.
 	Tools     int       `json:"tools"`
 	Catalog   string    `json:"catalog,omitempty"`
-	LatencyMS float64   `json:"latency_ms,omitempty"`
-	Attempts  int       `json:"attempts,omitempty"`
+	LatencyMS float64   `json:"latency_ms,omitzero"`
+	Attempts  int       `json:"attempts,omitzero"`
 	Reason    string    `json:"reason,omitempty"`
 	RetryAt   time.Time `json:"retry_at,omitzero"`
-	Withheld  bool      `json:"withheld,omitempty"`
+	Withheld  bool      `json:"withheld,omitzero"`
 	// Owner is the worker that serves it, in Epoch.
 	Owner    string             `json:"owner,omitempty"`
-	Epoch    uint64             `json:"epoch,omitempty"`
+	Epoch    uint64             `json:"epoch,omitzero"`
 	Stderr   []string           `json:"stderr,omitempty"`
 	Rejected []catalog.Rejected `json:"rejected,omitempty"`
 }

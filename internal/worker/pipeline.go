@@ -383,7 +383,7 @@ type callEvent struct {
 	Rule       string  `json:"rule,omitempty"`
 	ToolSet    string  `json:"toolset,omitempty"`
 	Outcome    string  `json:"outcome,omitempty"`
-	DurationMS float64 `json:"duration_ms,omitempty"`
+	DurationMS float64 `json:"duration_ms,omitzero"`
 }
 
 func (c *call) emit(what, outcome string) {

@@ -103,11 +103,11 @@ type serverEvent struct {
 	State  registry.State `json:"state"`
 	Reason string         `json:"reason,omitempty"`
 	// Attempt counts the failures in a row, DelayMS is the wait before the next start.
-	Attempt int     `json:"attempt,omitempty"`
-	DelayMS int64   `json:"delay_ms,omitempty"`
+	Attempt int     `json:"attempt,omitzero"`
+	DelayMS int64   `json:"delay_ms,omitzero"`
 	Era     mcp.Era `json:"era,omitempty"`
 	Version string  `json:"protocol_version,omitempty"`
-	Tools   int     `json:"tools,omitempty"`
+	Tools   int     `json:"tools,omitzero"`
 }
 
 func (s *server) event(st registry.Status) serverEvent {
