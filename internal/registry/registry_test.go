@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type hub struct {
 	*registry.Registry
 	t    *testing.T
+	srv  *embedded.Server
 	conn *bus.Conn
 }
 
@@ -37,12 +38,18 @@ func newHub(t *testing.T) *hub {
 		t.Fatal(err)
 	}
 	t.Cleanup(srv.Shutdown)
-	conn, err := bus.Connect(t.Context(), bus.Config{Hub: "test", Identity: "worker.w1", InProcess: srv.InProcess(), NKeyFile: srv.NKeyFile()})
+	return join(t, srv, "worker.w1")
+}
+
+// join is one more process of the hub on srv.
+func join(t *testing.T, srv *embedded.Server, identity string) *hub {
+	t.Helper()
+	conn, err := bus.Connect(t.Context(), bus.Config{Hub: "test", Identity: identity, InProcess: srv.InProcess(), NKeyFile: srv.NKeyFile()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	h := &hub{Registry: registry.New(conn, nil), t: t, conn: conn}
+	h := &hub{Registry: registry.New(conn, nil), t: t, srv: srv, conn: conn}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
@@ -61,7 +68,7 @@ func newHub(t *testing.T) *hub {
 // until waits for a view in which ok holds.
 func (h *hub) until(what string, ok func(*registry.View) bool) *registry.View {
 	h.t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		v := h.View()
 		if ok(v) {

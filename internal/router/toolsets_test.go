@@ -48,7 +48,7 @@ servers:
 	h.start("gone", echo, "x").status(registry.Status{State: registry.StateDown})
 	h.until("gone", func(v *registry.View) bool { return !v.Get("gone").Ready() })
 	for scope, want := range map[string]string{
-		"":     "p_b__two p_b__three p_a__do_it p_a__ok p_c__shown p_bare",
+		"":     "p_b__two p_b__three p_a__do_it p_a__ok p_c__shown bare",
 		"a":    "do.it ok",
 		"b":    "two three",
 		"c":    "shown",
