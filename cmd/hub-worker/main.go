@@ -33,6 +33,7 @@ func main() {
 }
 
 func (f *flags) run(ctx context.Context, stderr io.Writer) error {
+	defer daemon.SurvivePipes()()
 	var file *config.File
 	if f.File != "" {
 		var err error

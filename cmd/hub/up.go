@@ -36,6 +36,7 @@ func (u *upCmd) Run(c *console) error {
 		return err
 	}
 	log := u.Log.Logger(c.err)
+	defer daemon.SurvivePipes()()
 	err = daemon.Run(c.err, func(ctx context.Context) error {
 		n, err := u.start(ctx, file, c, log)
 		if err != nil {

@@ -1,13 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -204,5 +210,72 @@ func TestUpStdio(t *testing.T) { // R4
 	h.in.Close()
 	if code := h.ended(); code != 0 {
 		t.Errorf("the client went away: exit code %d\n%s", code, h.log())
+	}
+}
+
+// A client that reads no more is gone, although it holds standard input open: the
+// hub ends in order, and at once whatever runs for it.
+func TestUpStdioClosedOutput(t *testing.T) { // R4
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir, configuration("policy: allow_all", "drain_timeout: 10m", "servers:", "  t: {builtin: testbed}"))
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, "up", filepath.Join(dir, "hub.yaml"), "--state-dir", filepath.Join(dir, "state"), "--stdio")
+	cmd.Env = append(os.Environ(), asHub+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	read, written, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	var errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = written, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	written.Close()
+	h := &upHub{t: t, dir: dir}
+	h.eventually("t__hang", "tools")
+	lines := bufio.NewScanner(read)
+	send := func(id uint64, method, params string) {
+		t.Helper()
+		if _, err := in.Write(append(mcp.AppendRequest(nil, mcp.IntID(id), method, []byte(params)), '\n')); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(1, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	send(2, "tools/call", `{"name":"t__hang","arguments":{}}`)
+	send(3, "ping", `{}`)
+	for lines.Scan() && !strings.Contains(lines.Text(), `"id":3`) {
+	}
+	read.Close()
+	send(4, "ping", `{}`)
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		_ = cmd.Process.Kill()
+		<-ended
+		t.Fatalf("it does not end:\n%s", &errs)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("it ended with %s, want the exit code 0\n%s", cmd.ProcessState, &errs)
+	}
+	if strings.Contains(errs.String(), "level=ERROR") {
+		t.Errorf("it was no orderly end:\n%s", &errs)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "state", runningFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the hub still says that it runs: %v", err)
 	}
 }

@@ -140,6 +140,16 @@ func Run(stderr io.Writer, run func(ctx context.Context) error) error {
 	return err
 }
 
+// SurvivePipes keeps the process alive when whoever read its output has closed
+// the pipe: the write fails, and what fails with it is the writer's business. The
+// signal is caught and not ignored, since programs that are started would inherit
+// that. Call undo to have it deadly again.
+func SurvivePipes() (undo func()) {
+	caught := make(chan os.Signal, 1) // nobody needs to know of it
+	signal.Notify(caught, syscall.SIGPIPE)
+	return func() { signal.Stop(caught) }
+}
+
 // Signal is the cause of a context that a signal ended.
 type Signal struct{ os.Signal }
 

@@ -21,8 +21,8 @@ const maxPipeRequests = 1024
 const local = "local"
 
 // ServeStdio serves one client on in and out, in both eras at once, until in
-// ends, or ctx or Run does. The end of in cancels all that runs; otherwise
-// running calls have the hub's drain_timeout to finish. Run must be running too.
+// ends, out takes no more, or ctx or Run ends. A client that is gone cancels all
+// that runs; otherwise running calls have the hub's drain_timeout to finish. Run must be running too.
 func (r *Router) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	return r.fronts.servePipe(ctx, in, out)
 }
@@ -69,20 +69,27 @@ func (f *fronts) servePipe(ctx context.Context, in io.Reader, out io.Writer) err
 		return nil // the router has stopped
 	}
 	defer f.pipes.remove()
-	p := &pipe{f: f, lines: mcp.NewServerPipe(in, out, f.engine.maxMessageBytes), running: make(map[string]context.CancelCauseFunc)}
+	broken := make(chan struct{})
+	p := &pipe{f: f, lines: mcp.NewServerPipe(in, &watchedWriter{Writer: out, broken: broken}, f.engine.maxMessageBytes), running: make(map[string]context.CancelCauseFunc)}
 	p.life, p.end = context.WithCancelCause(f.base)
 	defer p.end(nil)
 	var stop context.CancelFunc
 	p.stop, stop = context.WithCancel(ctx)
 	defer stop()
 
+	gone := mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "the client closed the connection")
 	read := make(chan error, 1)
 	go func() { read <- p.read(p.stop) }()
 	var err error
 	select {
 	case err = <-read:
 		stop()
-		p.end(mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "the client closed the connection"))
+		p.end(gone)
+	case <-broken:
+		stop()
+		p.end(gone)
+		p.wait()
+		unread(in, read)
 	case <-ctx.Done():
 		p.drain(in, read, stop)
 	case <-f.draining:
@@ -92,8 +99,7 @@ func (f *fronts) servePipe(ctx context.Context, in io.Reader, out io.Writer) err
 	return err
 }
 
-// drain lets what runs come to its end, and ends the reading. A file that cannot
-// be interrupted, such as a terminal, keeps its reader until the process ends.
+// drain lets what runs come to its end, and ends the reading.
 func (p *pipe) drain(in io.Reader, read <-chan error, stop context.CancelFunc) {
 	stop()
 	idle := make(chan struct{})
@@ -109,12 +115,33 @@ func (p *pipe) drain(in io.Reader, read <-chan error, stop context.CancelFunc) {
 		p.end(mcp.Unavailable("", "stopping", "the router is stopping"))
 		<-idle
 	}
+	unread(in, read)
+}
+
+// unread ends the reading of in. A file that cannot be interrupted, such as a
+// terminal, keeps its reader until the process ends.
+func unread(in io.Reader, read <-chan error) {
 	if d, ok := in.(interface{ SetReadDeadline(t time.Time) error }); ok && d.SetReadDeadline(time.Now()) == nil {
 		<-read
 	} else if c, ok := in.(*io.PipeReader); ok {
 		_ = c.Close()
 		<-read
 	}
+}
+
+// watchedWriter closes broken when a write fails: nobody is left to read.
+type watchedWriter struct {
+	io.Writer
+	once   sync.Once
+	broken chan struct{}
+}
+
+func (w *watchedWriter) Write(b []byte) (int, error) {
+	n, err := w.Writer.Write(b)
+	if err != nil {
+		w.once.Do(func() { close(w.broken) })
+	}
+	return n, err
 }
 
 // pipes counts the stdio clients that are served.
@@ -183,8 +210,8 @@ func (p *pipe) read(ctx context.Context) error {
 	}
 }
 
-// write writes one message. Where it fails the client is gone, which the reader
-// will see too.
+// write writes one message. Where it fails the client is gone, which servePipe
+// sees by itself.
 func (p *pipe) write(body []byte) { _ = p.lines.Write(body) }
 
 // take deals with one message.

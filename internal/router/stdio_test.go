@@ -17,6 +17,7 @@ type pipeClient struct {
 	t     testing.TB
 	in    *io.PipeWriter
 	lines *bufio.Reader
+	out   *io.PipeReader // what lines reads
 	done  chan error
 }
 
@@ -24,7 +25,7 @@ func (b *bed) pipe(ctx context.Context, r *running) *pipeClient {
 	b.t.Helper()
 	in, toServer := io.Pipe()
 	fromServer, out := io.Pipe()
-	p := &pipeClient{t: b.t, in: toServer, lines: bufio.NewReaderSize(fromServer, 64<<10), done: make(chan error, 1)}
+	p := &pipeClient{t: b.t, in: toServer, lines: bufio.NewReaderSize(fromServer, 64<<10), out: fromServer, done: make(chan error, 1)}
 	go func() {
 		p.done <- r.ServeStdio(ctx, in, out)
 		out.Close()
@@ -189,4 +190,26 @@ func TestStdioDrain(t *testing.T) {
 		t.Fatal("ServeStdio does not end")
 	}
 	<-stopped
+}
+
+// A client that reads no more is gone, whether it writes or not: what runs for it
+// is cancelled.
+func TestStdioBrokenOutput(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	p := b.pipe(t.Context(), b.router("r1"))
+	p.send(pipeCall("1", "wait"))
+	p.next(`"progress":1`)
+	b.tells("began")
+	p.out.Close()
+	p.send(`{"jsonrpc":"2.0","id":2,"method":"server/discover","params":{` + clientMeta + `}}`)
+	b.tells("cancelled")
+	select {
+	case err := <-p.done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("it does not end")
+	}
 }
