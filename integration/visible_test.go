@@ -78,7 +78,7 @@ func TestStockNATS(t *testing.T) {
 }
 
 // TestNoSecretIsKept: what a reference stands for reaches the server and nothing
-// else: no log at any level, no event, no bucket, no file of the state directory.
+// else, even where the server repeats it: no log at any level, no event, no bucket, no file of the state directory.
 func TestNoSecretIsKept(t *testing.T) {
 	t.Parallel()
 	const secret, argument = "s3cr3t-Of-The-Environment", "argument-Of-A-Person"
@@ -90,6 +90,7 @@ func TestNoSecretIsKept(t *testing.T) {
 restart_backoff: {initial: 10ms, max: 100ms}
 servers:
   tells: {command: sh, args: [-c, 'echo "$TOKEN" >"$DIR/told"; exec %s -pid "$DIR/pid"'], env: {TOKEN: "${env:TOOLHUB_TEST_TOKEN}", DIR: "{dir}"}}
+  repeats: {command: sh, args: [-c, 'echo "no such token: $TOKEN" >&2; exit 3'], env: {TOKEN: "${env:TOOLHUB_TEST_TOKEN}"}}
   remote: {url: "http://127.0.0.1:1/mcp", headers: {X-Key: "${env:TOOLHUB_TEST_TOKEN}"}, auth: {bearer: "${env:TOOLHUB_TEST_TOKEN}"}}
   testbed: {builtin: testbed}
 `, binary("badserver")),
@@ -102,7 +103,7 @@ servers:
 	says(t, h, "testbed__echo", `{"text":"`+argument+`"}`, argument)
 	_, _, _ = h.Call(soon(t), "testbed__fail", `{"message":"`+argument+`"}`)
 	eventually(t, func() error {
-		return firstOf(happened(t, h, "server.remote.down", "remote"), happened(t, h, "call.testbed.finished", "echo"))
+		return firstOf(happened(t, h, "server.remote.down", "remote"), happened(t, h, "server.repeats.failed", "no such token: [redacted]"), happened(t, h, "call.testbed.finished", "echo"))
 	})
 	for _, command := range []string{"servers --json", "events --json", "tools --json"} {
 		out, errs, _ := h.Operator(soon(t), strings.Fields(command)...)

@@ -37,29 +37,30 @@ func (r Ref) Validate() error { return r.each(func(refPart) error { return nil }
 // variable or file that is missing and holds no part of a secret.
 func (r Ref) Resolve() (Secret, error) {
 	var out strings.Builder
+	var referred []string
 	err := r.each(func(p refPart) error {
+		v := p.text
 		switch p.kind {
 		case "env":
-			v, ok := os.LookupEnv(p.text)
-			if !ok {
+			var ok bool
+			if v, ok = os.LookupEnv(p.text); !ok {
 				return fmt.Errorf("the environment variable %s is not set", p.text)
 			}
-			out.WriteString(v)
+			referred = append(referred, v)
 		case "file":
-			v, err := readSecretFile(p.text)
-			if err != nil {
+			var err error
+			if v, err = readSecretFile(p.text); err != nil {
 				return err
 			}
-			out.WriteString(v)
-		default:
-			out.WriteString(p.text)
+			referred = append(referred, v)
 		}
+		out.WriteString(v)
 		return nil
 	})
 	if err != nil {
 		return Secret{}, err
 	}
-	return NewSecret(out.String()), nil
+	return Secret{&secretText{out.String(), referred}}, nil
 }
 
 // inDir is r with its relative ${file:…} paths taken from dir.
@@ -152,38 +153,53 @@ func readSecretFile(path string) (string, error) {
 // Secret is text that shows itself to nobody but the caller of Reveal: printed,
 // logged or encoded it is [redacted]. The zero value is an empty one.
 type Secret struct {
-	// text is behind a pointer, since fmt calls no method of what stands in an
+	// secret is behind a pointer, since fmt calls no method of what stands in an
 	// unexported field of another struct, and would print the text itself.
-	text *string
+	secret *secretText
 }
 
-const redacted = "[redacted]"
+type secretText struct {
+	text     string
+	referred []string
+}
+
+// Redacted is what stands where a secret stood.
+const Redacted = "[redacted]"
 
 // NewSecret hides text.
-func NewSecret(text string) Secret { return Secret{&text} }
+func NewSecret(text string) Secret { return Secret{&secretText{text: text, referred: []string{text}}} }
 
 // Reveal is the secret itself.
 func (s Secret) Reveal() string {
-	if s.text == nil {
+	if s.secret == nil {
 		return ""
 	}
-	return *s.text
+	return s.secret.text
+}
+
+// Referred is what each reference in the text stood for: what must not be seen
+// anywhere, while the words around it are in the configuration for all to see.
+func (s Secret) Referred() []string {
+	if s.secret == nil {
+		return nil
+	}
+	return s.secret.referred
 }
 
 // String implements fmt.Stringer.
-func (s Secret) String() string { return redacted }
+func (s Secret) String() string { return Redacted }
 
 // GoString implements fmt.GoStringer.
-func (s Secret) GoString() string { return redacted }
+func (s Secret) GoString() string { return Redacted }
 
 // Format implements fmt.Formatter, for every verb.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, Redacted) }
 
 // LogValue implements slog.LogValuer.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+func (s Secret) LogValue() slog.Value { return slog.StringValue(Redacted) }
 
 // MarshalJSON hides the secret in JSON.
-func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacted + `"`), nil }
 
 // MarshalText hides the secret in everything else that encodes text.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+func (s Secret) MarshalText() ([]byte, error) { return []byte(Redacted), nil }

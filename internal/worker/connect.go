@@ -22,23 +22,34 @@ const connectEvery = 200 * time.Millisecond
 
 // newDialer is how the server of def is connected. References to secrets are
 // resolved with each connection, so that a changed file is seen.
-func newDialer(def *config.Server, log *slog.Logger) dialer {
-	d := &dialing{def: def, log: log}
+// No secret is in the errors, nor in those of the connections, nor in what the
+// process wrote.
+func newDialer(def *config.Server, secrets *redactor, log *slog.Logger) dialer {
+	d := &dialing{def: def, secrets: secrets, log: log}
+	dial := d.http
 	switch {
 	case def.Kind() == config.KindBuiltin:
-		return d.builtin
+		dial = d.builtin
 	case def.Kind() == config.KindStdio:
-		return d.stdio
+		dial = d.stdio
 	case def.Command != "":
-		return d.launch
+		dial = d.launch
 	}
-	return d.http
+	return func(ctx context.Context, onListChanged func()) (*link, error) {
+		l, err := dial(ctx, onListChanged)
+		if err != nil {
+			return nil, secrets.error(err)
+		}
+		l.secrets, l.conn = secrets, secrets.conn(l.conn)
+		return l, nil
+	}
 }
 
 // dialing makes connections to one server.
 type dialing struct {
-	def *config.Server
-	log *slog.Logger
+	def     *config.Server
+	secrets *redactor
+	log     *slog.Logger
 }
 
 func (d *dialing) options(onListChanged func()) mcp.ConnectOptions {
@@ -141,22 +152,17 @@ func (d *dialing) launch(ctx context.Context, onListChanged func()) (*link, erro
 // http connects to the server's URL. The bearer token is resolved anew for each
 // request, since a file that holds one may change at any time.
 func (d *dialing) http(ctx context.Context, onListChanged func()) (*link, error) {
-	headers, err := resolveAll("headers", d.def.Headers)
+	headers, err := d.resolveAll("headers", d.def.Headers)
 	if err != nil {
 		return nil, err
 	}
 	target := mcp.HTTPTarget{URL: d.def.URL, Headers: headers}
 	if auth := d.def.Auth; auth != nil && auth.Bearer != "" {
-		if _, err := auth.Bearer.Resolve(); err != nil {
-			return nil, fmt.Errorf("auth.bearer: %w", err)
+		token := func(context.Context) (string, error) { return d.resolve("auth.bearer", auth.Bearer) }
+		if _, err := token(ctx); err != nil {
+			return nil, err
 		}
-		target.Token = func(context.Context) (string, error) {
-			secret, err := auth.Bearer.Resolve()
-			if err != nil {
-				return "", fmt.Errorf("auth.bearer: %w", err)
-			}
-			return secret.Reveal(), nil
-		}
+		target.Token = token
 	}
 	if d.def.InsecureSkipTLSVerify {
 		d.log.Warn("the server's certificate is not verified (insecure_skip_tls_verify)")
@@ -170,22 +176,31 @@ func (d *dialing) http(ctx context.Context, onListChanged func()) (*link, error)
 }
 
 func (d *dialing) start(ctx context.Context) (*process, error) {
-	env, err := resolveAll("env", d.def.Env)
+	env, err := d.resolveAll("env", d.def.Env)
 	if err != nil {
 		return nil, err
 	}
-	return startProcess(ctx, &command{Path: d.def.Command, Args: d.def.Args, Env: env, Dir: d.def.Cwd, Logger: d.log})
+	return startProcess(ctx, &command{Path: d.def.Command, Args: d.def.Args, Env: env, Dir: d.def.Cwd, Secrets: d.secrets, Logger: d.log})
 }
 
-// resolveAll resolves references to secrets. The error names the field.
-func resolveAll(field string, refs map[string]config.Ref) (map[string]string, error) {
+// resolve resolves the references in a field, and remembers what must not be seen.
+func (d *dialing) resolve(field string, ref config.Ref) (string, error) {
+	secret, err := ref.Resolve()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", field, err)
+	}
+	d.secrets.learn(secret)
+	return secret.Reveal(), nil
+}
+
+// resolveAll resolves the references in fields. The error names the field.
+func (d *dialing) resolveAll(field string, refs map[string]config.Ref) (map[string]string, error) {
 	out := make(map[string]string, len(refs))
 	for name, ref := range refs {
-		secret, err := ref.Resolve()
-		if err != nil {
-			return nil, fmt.Errorf("%s.%s: %w", field, name, err)
+		var err error
+		if out[name], err = d.resolve(field+"."+name, ref); err != nil {
+			return nil, err
 		}
-		out[name] = secret.Reveal()
 	}
 	return out, nil
 }

@@ -40,11 +40,12 @@ type host struct {
 }
 
 func newHost(in *incarnation, def *definition) *host {
-	h := &host{in: in, log: in.log.With("server", def.ID()), outbox: newOutbox()}
+	secrets := &redactor{}
+	h := &host{in: in, log: secrets.logger(in.log).With("server", def.ID()), outbox: newOutbox()}
 	h.stop, h.leave = context.WithCancelCause(in.hard)
 	h.hard, h.abandon = context.WithCancelCause(in.hard)
 	h.drainTimeout.Store(int64(def.drainTimeout))
-	dial := newDialer(&def.Config, h.log)
+	dial := newDialer(&def.Config, secrets, h.log)
 	h.server = newServer(def, dial, in.lot, in.conn.Emit, h.outbox.post, h.log)
 	return h
 }

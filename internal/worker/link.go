@@ -19,6 +19,8 @@ import (
 type link struct {
 	conn mcp.Conn
 	peer peer // nil: the server is not ours to run
+	// secrets are blotted out in the errors of conn and in what peer wrote.
+	secrets *redactor
 	// busy counts the calls in flight.
 	busy atomic.Int64
 	// replica is the number of the replica, from 0.

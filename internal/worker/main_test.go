@@ -94,6 +94,7 @@ var childPrograms = map[string]func(){
 		fmt.Fprintln(os.Stderr, "cannot open the database")
 		os.Exit(4)
 	},
+	"leaky": leaky,
 	// fork starts a child in its group and one that left it, both of which start
 	// one more, prints the four pids and then does as it is told on stdin.
 	"fork": func() {

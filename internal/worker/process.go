@@ -45,6 +45,8 @@ type command struct {
 	Env map[string]string
 	// Dir is the working directory, "" for the worker's.
 	Dir string
+	// Secrets are blotted out in what the process writes to stderr.
+	Secrets *redactor
 	// Logger gets what the process writes to stderr, at debug.
 	Logger *slog.Logger
 }
@@ -143,7 +145,7 @@ func startProcess(ctx context.Context, cmd *command) (_ *process, err error) {
 	closeAll([]*os.File{stdinR, stdoutW, stderrW, controlR, reportW})
 	p := &process{
 		stdin: stdinW, stdout: stdoutR,
-		tail: newTail(cmd.Logger), control: controlW, hangup: sync.OnceValue(controlW.Close),
+		tail: newTail(cmd.Secrets, cmd.Logger), control: controlW, hangup: sync.OnceValue(controlW.Close),
 		ended: make(chan struct{}),
 	}
 	started := make(chan error, 2) // watch never waits for us
@@ -273,17 +275,18 @@ const (
 
 // tail keeps the last lines of a stream.
 type tail struct {
-	logger *slog.Logger
+	secrets *redactor
+	logger  *slog.Logger
 
 	mu    sync.Mutex
 	lines []string // at most tailLines, oldest first
 }
 
-func newTail(logger *slog.Logger) *tail {
+func newTail(secrets *redactor, logger *slog.Logger) *tail {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	return &tail{logger: logger}
+	return &tail{secrets: secrets, logger: logger}
 }
 
 // Lines returns the last lines, oldest first. A line that was too long ends in "…".
@@ -301,11 +304,11 @@ func (t *tail) readFrom(r io.Reader) {
 		line, err := br.ReadSlice('\n')
 		cut := errors.Is(err, bufio.ErrBufferFull)
 		if len(line) > 0 {
-			text := strings.TrimRight(string(line), "\r\n")
+			text := strings.ToValidUTF8(strings.TrimRight(string(line), "\r\n"), "\uFFFD")
 			if cut {
-				text += "…"
+				text = strings.TrimSuffix(text, "\uFFFD") + ellipsis
 			}
-			t.add(strings.ToValidUTF8(text, "\uFFFD"))
+			t.add(t.secrets.text(text))
 		}
 		for cut { // the rest of that line
 			_, err = br.ReadSlice('\n')

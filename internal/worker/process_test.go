@@ -204,13 +204,13 @@ func TestProcessStderrIsKept(t *testing.T) {
 
 func TestTailIsBounded(t *testing.T) {
 	t.Parallel()
-	tl := newTail(nil)
+	tl := newTail(nil, nil)
 	tl.readFrom(strings.NewReader(strings.Repeat("y", 5*tailLineBytes) + "\n" + strings.Repeat("line\r\n", 2*tailLines) + "bad \xff utf8\nno newline"))
 	lines := tl.Lines()
 	if len(lines) != tailLines || lines[0] != "line" || lines[tailLines-1] != "no newline" || lines[tailLines-2] != "bad \uFFFD utf8" {
 		t.Errorf("lines are %q", lines)
 	}
-	tl = newTail(nil)
+	tl = newTail(nil, nil)
 	tl.readFrom(strings.NewReader(strings.Repeat("y", 5*tailLineBytes) + "\nnext\n"))
 	if lines := tl.Lines(); len(lines) != 2 || len(lines[0]) != tailLineBytes+len("…") || lines[1] != "next" {
 		t.Errorf("a long line became %d lines", len(lines))

@@ -294,6 +294,7 @@ func (s *server) fetch(l *link) {
 	s.nextList = time.Now().Add(def.Config.RefetchInterval.Std())
 	s.fetches.Go(func() {
 		list, err := listTools(s.fetchCtx, s.id, l.conn, def.Config.RequestTimeout.Std(), def.maxTools)
+		err = l.secrets.error(err) // which may have the server's own words
 		var c *catalog.Catalog
 		if err == nil {
 			c = catalog.New(s.id, *l.conn.Info(), list.tools)
