@@ -194,8 +194,7 @@ func (c *Conn) open(ctx context.Context) error {
 		return fmt.Errorf("couldn't subscribe: %w", err)
 	}
 	c.emitter = newEmitter(c)
-	c.spawn(c.emitter.run)
-	return nil
+	return c.emitter.start()
 }
 
 // spawn runs f on a goroutine that Close waits for, and reports false once

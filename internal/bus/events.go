@@ -1,30 +1,14 @@
 package bus
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
-)
-
-const (
-	// maxEventBytes bounds one event.
-	maxEventBytes = 64 << 10
-	// maxQueuedEvents bounds the events that wait to be sent.
-	maxQueuedEvents = 8192
-	// maxEventBatch bounds the events that are sent without waiting: a server
-	// holds 10,000 messages for one stream, from all its clients.
-	maxEventBatch = 2048
-	// ackTimeout bounds the wait for the server to have stored a batch.
-	ackTimeout = 2 * time.Second
-	// gatherTime is how long an event waits for others to be sent with.
-	gatherTime = 20 * time.Millisecond
 )
 
 // Event is something that happened in the hub. On the wire it is a CloudEvents
@@ -67,138 +51,9 @@ func (c *Conn) Emit(e Event) {
 	}
 }
 
-// EventsDropped is how many events Emit has dropped.
+// EventsDropped is how many events were dropped, or sent without the server
+// having said that it has stored them: those may be kept after all.
 func (c *Conn) EventsDropped() uint64 { return c.emitter.dropped.Load() }
-
-// emitter sends the events of a Conn.
-type emitter struct {
-	conn    *Conn
-	queue   chan Event
-	dropped atomic.Uint64
-	buf     []byte       // of a whole event
-	data    bytes.Buffer // of its data
-	prefix  string       // of subjects
-	source  string
-}
-
-func newEmitter(c *Conn) *emitter {
-	return &emitter{
-		conn: c, queue: make(chan Event, maxQueuedEvents),
-		prefix: eventPrefix(c.cfg.Hub), source: "toolhub/" + c.cfg.Hub + "/",
-	}
-}
-
-// run sends events in batches: waking this goroutine, the connection and the
-// server for each one would cost several times what the event itself does.
-func (m *emitter) run() {
-	gather := time.NewTimer(gatherTime)
-	gather.Stop()
-	for {
-		select {
-		case e := <-m.queue:
-			if len(m.queue) < maxEventBatch {
-				gather.Reset(gatherTime)
-				select {
-				case <-gather.C:
-				case <-m.conn.closing:
-				}
-			}
-			select {
-			case <-m.conn.events.ups():
-			case <-m.conn.closing:
-			}
-			m.sendBatch(e)
-		case <-m.conn.closing:
-			for len(m.queue) > 0 {
-				m.sendBatch(<-m.queue)
-			}
-			return
-		}
-	}
-}
-
-// sendBatch sends e and what is in the queue. Only the last message asks for an
-// acknowledgement, and nothing is sent before it came: the server would throw
-// away without a word what its stream cannot take.
-func (m *emitter) sendBatch(e Event) {
-	n := min(len(m.queue), maxEventBatch-1)
-	for range n {
-		m.send(&e, false)
-		e = <-m.queue
-	}
-	m.send(&e, true)
-}
-
-func (m *emitter) send(e *Event, ack bool) {
-	body, err := m.encode(e)
-	if err == nil {
-		nc, subject := m.conn.events.nc, m.subject(e)
-		if ack {
-			_, err = nc.Request(subject, body, ackTimeout)
-		} else {
-			err = nc.Publish(subject, body)
-		}
-	}
-	if err != nil {
-		m.dropped.Add(1)
-		if !disconnected(err) {
-			m.conn.log.Error("event dropped", "kind", e.Kind, "what", e.What, "error", err)
-		}
-	}
-}
-
-func (m *emitter) subject(e *Event) string {
-	return eventSubject(m.prefix, e.Kind, e.Subject, e.What)
-}
-
-// encode makes the message of an event in a buffer that is used again.
-func (m *emitter) encode(e *Event) ([]byte, error) {
-	id, source := e.ID, e.Source
-	if id == "" {
-		id = m.conn.newID()
-	}
-	if source == "" {
-		source = m.conn.cfg.Identity
-	}
-	b := append(m.buf[:0], `{"specversion":"1.0","id":`...)
-	b = appendString(b, id)
-	b = append(b, `,"source":`...)
-	b = appendString(b, m.source+source)
-	b = append(b, `,"type":`...)
-	b = appendString(b, "toolhub."+e.Kind+"."+e.What)
-	b = append(b, `,"subject":`...)
-	b = appendString(b, e.Subject)
-	b = append(b, `,"time":"`...)
-	b = e.Time.UTC().AppendFormat(b, time.RFC3339Nano)
-	b = append(b, '"')
-	if e.Data != nil {
-		data, ok := e.Data.(jsontext.Value)
-		if !ok {
-			m.data.Reset()
-			if err := json.MarshalWrite(&m.data, e.Data); err != nil {
-				return nil, err
-			}
-			data = m.data.Bytes()
-		} else if len(data) > 0 && !data.IsValid() {
-			return nil, errors.New("its data is no JSON")
-		}
-		if len(data) > 0 {
-			b = append(b, `,"datacontenttype":"application/json","data":`...)
-			b = append(b, data...)
-		}
-	}
-	b = append(b, '}')
-	m.buf = b
-	if len(b) > maxEventBytes {
-		return nil, fmt.Errorf("the event has %d bytes, the limit is %d", len(b), maxEventBytes)
-	}
-	return b, nil
-}
-
-func appendString(b []byte, s string) []byte {
-	out, _ := jsontext.AppendQuote(b, s) // its error only reports bytes that are not UTF-8
-	return out
-}
 
 // cloudEvent is an Event on the wire.
 type cloudEvent struct {

@@ -12,6 +12,7 @@ type proxy struct {
 	ln     net.Listener
 	target string
 	mute   atomic.Bool // what the server says is swallowed
+	deaf   atomic.Bool // what the client says is swallowed
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -61,13 +62,13 @@ func (p *proxy) accept() {
 			return
 		}
 		p.conns[client], p.conns[srv] = struct{}{}, struct{}{}
-		p.wg.Go(func() { p.copy(srv, client, nil) })
+		p.wg.Go(func() { p.copy(srv, client, &p.deaf) })
 		p.wg.Go(func() { p.copy(client, srv, &p.mute) })
 		p.mu.Unlock()
 	}
 }
 
-func (p *proxy) copy(to, from net.Conn, mute *atomic.Bool) {
+func (p *proxy) copy(to, from net.Conn, swallow *atomic.Bool) {
 	defer to.Close()
 	defer from.Close()
 	buf := make([]byte, 64<<10)
@@ -76,7 +77,7 @@ func (p *proxy) copy(to, from net.Conn, mute *atomic.Bool) {
 		if err != nil {
 			return
 		}
-		if mute != nil && mute.Load() {
+		if swallow.Load() {
 			continue
 		}
 		if _, err := to.Write(buf[:n]); err != nil {

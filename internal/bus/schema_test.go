@@ -102,7 +102,7 @@ func TestEventExamples(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if got, err := m.encode(&e); err != nil || string(got) != line {
+		if got, err := m.encode(nil, &e); err != nil || string(got) != line {
 			t.Errorf("the example is\n%s\nEmit would send\n%s (%v)", line, got, err)
 		}
 		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
