@@ -42,7 +42,11 @@ func (k *callCmd) Run(c *console) error {
 	return k.withOperator(c, func(ctx context.Context, o *operator) error {
 		params := callParams{Name: k.Name, Principal: k.Principal}
 		var err error
-		if params.Arguments, err = k.arguments(ctx, c, o); err != nil {
+		params.Arguments, err = readArguments(c, k.Arguments, func() (jsontext.Value, error) {
+			raw, err := o.ask(ctx, "tools.list", toolsParams{Principal: k.Principal}, listTimeout, nil)
+			return schemaOf(raw, k.Name), err
+		})
+		if err != nil {
 			return err
 		}
 		progress := &progressLine{c: c}
@@ -58,13 +62,15 @@ func (k *callCmd) Run(c *console) error {
 	})
 }
 
-// arguments are those of the command line as a JSON object.
-func (k *callCmd) arguments(ctx context.Context, c *console, o *operator) (jsontext.Value, error) {
-	if len(k.Arguments) == 0 {
+// readArguments makes the arguments of a call, a JSON object, of those of a
+// command line: an object, - for standard input, or pairs, for which schema is
+// asked for the tool's input schema.
+func readArguments(c *console, args []string, schema func() (jsontext.Value, error)) (jsontext.Value, error) {
+	if len(args) == 0 {
 		return jsontext.Value("{}"), nil
 	}
-	first := k.Arguments[0]
-	if len(k.Arguments) == 1 && (first == "-" || strings.HasPrefix(strings.TrimSpace(first), "{")) {
+	first := args[0]
+	if len(args) == 1 && (first == "-" || strings.HasPrefix(strings.TrimSpace(first), "{")) {
 		v := jsontext.Value(first)
 		if first == "-" {
 			data, err := io.ReadAll(io.LimitReader(c.in, maxArguments+1))
@@ -81,11 +87,11 @@ func (k *callCmd) arguments(ctx context.Context, c *console, o *operator) (jsont
 		}
 		return v, nil
 	}
-	raw, err := o.ask(ctx, "tools.list", toolsParams{Principal: k.Principal}, listTimeout, nil)
+	s, err := schema()
 	if err != nil {
 		return nil, err
 	}
-	return pairArguments(k.Arguments, schemaOf(raw, k.Name))
+	return pairArguments(args, s)
 }
 
 // schemaOf is the input schema of the tool in the answer to tools.list, nil if

@@ -10,6 +10,37 @@ import (
 	"toolhub/schema"
 )
 
+// Arguments are written for policy explain as they are for call: a value is text
+// where the tool wants text, also of a tool that policy hides from every list.
+func TestExplainTakesArgumentsAsCallDoes(t *testing.T) {
+	t.Parallel()
+	h := start(t, t.TempDir(), configuration(`policy:
+  deny: [testbed/fail_rpc]
+  ask: [{tool: testbed/fail, when: 'args.message == "7"'}]
+  allow: [{tool: testbed/slow, when: 'args.ms == 7'}, testbed/fail]`, "servers:", "  testbed: {builtin: testbed}"))
+	h.eventually("testbed__fail", "tools")
+	for args, want := range map[string]string{
+		"testbed/fail message=7":              "ask: ",
+		`testbed/fail {"message":"7"}`:        "ask: ",
+		"testbed/fail message:=7":             "allow: ",
+		"testbed/fail message=8":              "allow: ",
+		"testbed/fail":                        "ask: ",
+		"testbed/slow ms=7 steps=1":           "allow: ",
+		"testbed/slow ms=8":                   "deny: ",
+		"testbed/fail_rpc message=7 code=7":   "deny: ",
+		"testbed/nothing message=7 code:=[7]": "deny: ",
+	} {
+		code, out, errs := h.ask(append([]string{"policy", "explain"}, strings.Fields(args)...)...)
+		if code != 0 || !strings.HasPrefix(out, want) {
+			t.Errorf("policy explain %s: exit code %d, want %s\n%s%s", args, code, want, out, errs)
+		}
+	}
+	_, out, _ := h.ask("policy", "explain", "--json", "testbed/fail_rpc")
+	if got := mcp.Field(mcp.Field(jsontext.Value(out), "input_schema"), "properties"); mcp.Field(got, "code") == nil {
+		t.Errorf("no input schema of a hidden tool: %s", out)
+	}
+}
+
 // All commands against one hub, each by its exit code and by what it prints.
 func TestCommands(t *testing.T) { // R7, docs/decisions/0007
 	t.Parallel()
@@ -50,7 +81,10 @@ func TestCommands(t *testing.T) { // R7, docs/decisions/0007
 		{"policy explain --json dice/roll", 0, `"effect":"allow"`, ""},
 		{"policy explain nobody/x", 7, "", "nobody"},
 		{"policy explain dice", 2, "", "server/tool"},
-		{"policy explain dice/roll [1]", 2, "", "no JSON object"},
+		{"policy explain dice/roll [1]", 2, "", "neither key=value nor a JSON object"},
+		{"policy explain dice/roll {1}", 2, "", "no JSON object"},
+		{"policy explain testbed/fail_rpc code=1 code=2", 2, "", "code is given twice"},
+		{"policy explain nobody/x a=1", 7, "", "nobody"},
 		{"events", 0, "server.dice.up", ""},
 		{"events --since 1h server.broken.failed", 0, "attempt=", ""},
 		{"events --since=-1h", 2, "", "--since must be more than 0"},

@@ -6,14 +6,16 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"toolhub/internal/mcp"
 )
 
 // explainCmd is `hub policy explain`.
 type explainCmd struct {
-	Tool      string `arg:"" name:"server/tool" help:"The server's id and its own name of the tool."`
-	Arguments string `arg:"" optional:"" name:"arguments" help:"The arguments of the call, a JSON object."`
-	Principal string `placeholder:"WHO" help:"Who would call."`
-	JSON      bool   `help:"Print the whole explanation as JSON."`
+	Tool      string   `arg:"" name:"server/tool" help:"The server's id and its own name of the tool."`
+	Arguments []string `arg:"" optional:"" name:"arguments" help:"The arguments of the call, written as for hub call: a JSON object, - or key=value."`
+	Principal string   `placeholder:"WHO" help:"Who would call."`
+	JSON      bool     `help:"Print the whole explanation as JSON."`
 
 	hubFlags `embed:"" group:"Hub"`
 }
@@ -80,13 +82,17 @@ func (e *explainCmd) Run(c *console) error {
 		return usageError{fmt.Sprintf("%q is no server/tool, such as github/get_issue", e.Tool)}
 	}
 	params := explainParams{Principal: e.Principal, Server: server, Tool: tool}
-	if e.Arguments != "" {
-		if params.Arguments = jsontext.Value(e.Arguments); !params.Arguments.IsValid() || params.Arguments.Kind() != '{' {
-			return usageError{"the arguments are no JSON object, such as '{\"title\": \"hello\"}'"}
-		}
-	}
 	return e.withOperator(c, func(ctx context.Context, o *operator) error {
-		raw, err := o.ask(ctx, "policy.explain", params, listTimeout, nil)
+		explain := func() (jsontext.Value, error) { return o.ask(ctx, "policy.explain", params, listTimeout, nil) }
+		arguments, err := readArguments(c, e.Arguments, func() (jsontext.Value, error) {
+			raw, err := explain() // it knows tools that no list shows, since policy hides them
+			return mcp.Field(raw, "input_schema"), err
+		})
+		if err != nil {
+			return err
+		}
+		params.Arguments = arguments
+		raw, err := explain()
 		if err != nil {
 			return err
 		}

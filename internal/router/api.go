@@ -333,12 +333,15 @@ func (a *api) policyExplain(params jsontext.Value) (any, error) {
 		// leaves it out; a call of any other is refused before the policy.
 		ToolKnown bool `json:"tool_known"`
 		Selected  bool `json:"selected"`
+		// InputSchema is the tool's, so that arguments can be written to fit.
+		InputSchema jsontext.Value `json:"input_schema,omitzero"`
 	}{Selected: s.Filter.Selects(in.Server, in.Tool)}
 	in.Trusted = s.Config.Trusted
 	if s.Catalog != nil {
 		var t *catalog.Tool
 		if t, out.ToolKnown = s.Catalog.Tool(in.Tool); out.ToolKnown {
 			in.Annotations = t.Annotations
+			out.InputSchema = mcp.Field(t.Def, "inputSchema")
 		}
 	}
 	out.Explanation = s.Policy.Explain(in)
