@@ -130,7 +130,8 @@ type Status struct {
 	Since time.Time `json:"since"`
 	// Attempts counts consecutive failures to start, 0 once it ran for a while.
 	Attempts int `json:"attempts"`
-	// Reason says in words why the server is not up, "" if it is.
+	// Reason says in words why the server is not up, "" if it is. A server that is
+	// being started again has the reason of its last failure.
 	Reason string `json:"reason,omitempty"`
 	// RetryAt is when a failed server is started again.
 	RetryAt time.Time `json:"retry_at,omitzero"`
@@ -139,7 +140,8 @@ type Status struct {
 	Withheld bool `json:"withheld,omitzero"`
 	// Info is what the server said of itself, nil before the first connection.
 	Info *mcp.ServerInfo `json:"info,omitempty"`
-	// LatencyMS is the round trip of the last probe in milliseconds.
+	// LatencyMS is the round trip of the last probe in milliseconds, at first that
+	// of its list.
 	LatencyMS float64 `json:"latency_ms,omitzero"`
 	// Stderr has the last lines that a stdio server wrote there.
 	Stderr []string `json:"stderr,omitempty"`

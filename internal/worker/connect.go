@@ -35,8 +35,8 @@ func newDialer(def *config.Server, secrets *redactor, log *slog.Logger) dialer {
 	case def.Command != "":
 		dial = d.launch
 	}
-	return func(ctx context.Context, onListChanged func()) (*link, error) {
-		l, err := dial(ctx, onListChanged)
+	return func(ctx context.Context, tell news) (*link, error) {
+		l, err := dial(ctx, tell)
 		if err != nil {
 			return nil, secrets.error(err)
 		}
@@ -52,7 +52,7 @@ type dialing struct {
 	log     *slog.Logger
 }
 
-func (d *dialing) options(onListChanged func()) mcp.ConnectOptions {
+func (d *dialing) options(tell news) mcp.ConnectOptions {
 	return mcp.ConnectOptions{
 		Server:            d.def.ID,
 		Era:               mcp.EraChoice(d.def.Era),
@@ -63,27 +63,28 @@ func (d *dialing) options(onListChanged func()) mcp.ConnectOptions {
 		MaxMessageBytes:   int(d.def.MaxMessageBytes),
 		OnListChanged: func(kind mcp.ListKind) {
 			if kind == mcp.ListTools {
-				onListChanged()
+				tell.listChanged()
 			}
 		},
 		Logger: d.log,
 	}
 }
 
-func (d *dialing) builtin(ctx context.Context, onListChanged func()) (*link, error) {
+func (d *dialing) builtin(ctx context.Context, tell news) (*link, error) {
 	if !slices.Contains(Builtins(), d.def.Builtin) {
 		return nil, backoff.Permanent(fmt.Errorf("there is no builtin server %q, known are: %s", d.def.Builtin, strings.Join(Builtins(), ", ")))
 	}
-	return d.pipe(ctx, startBuiltin(d.def.Builtin, d.log), d.options(onListChanged))
+	return d.pipe(ctx, startBuiltin(d.def.Builtin, d.log), d.options(tell))
 }
 
-func (d *dialing) stdio(ctx context.Context, onListChanged func()) (*link, error) {
-	opts := d.options(onListChanged)
+func (d *dialing) stdio(ctx context.Context, tell news) (*link, error) {
+	opts := d.options(tell)
 	for {
 		p, err := d.start(ctx)
 		if err != nil {
 			return nil, err
 		}
+		tell.started(p)
 		l, err := d.pipe(ctx, p, opts)
 		if f, ok := errors.AsType[*mcp.Fault](err); ok && f.Reason == mcp.ReasonHandshake && opts.Era == mcp.EraAuto {
 			// Some legacy servers end when the first request is not initialize.
@@ -118,15 +119,16 @@ func (d *dialing) whyNot(err error, p peer) error {
 }
 
 // launch starts a process that serves a URL and connects to it.
-func (d *dialing) launch(ctx context.Context, onListChanged func()) (*link, error) {
+func (d *dialing) launch(ctx context.Context, tell news) (*link, error) {
 	p, err := d.start(ctx)
 	if err != nil {
 		return nil, err
 	}
 	p.logStdout()
+	tell.started(p)
 	var last error
 	for {
-		l, err := d.http(ctx, onListChanged)
+		l, err := d.http(ctx, tell)
 		if err == nil {
 			l.peer = p
 			return l, nil
@@ -151,7 +153,7 @@ func (d *dialing) launch(ctx context.Context, onListChanged func()) (*link, erro
 
 // http connects to the server's URL. The bearer token is resolved anew for each
 // request, since a file that holds one may change at any time.
-func (d *dialing) http(ctx context.Context, onListChanged func()) (*link, error) {
+func (d *dialing) http(ctx context.Context, tell news) (*link, error) {
 	headers, err := d.resolveAll("headers", d.def.Headers)
 	if err != nil {
 		return nil, err
@@ -168,7 +170,7 @@ func (d *dialing) http(ctx context.Context, onListChanged func()) (*link, error)
 		d.log.Warn("the server's certificate is not verified (insecure_skip_tls_verify)")
 		target.TLS = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the operator said so
 	}
-	conn, err := mcp.ConnectHTTP(ctx, target, d.options(onListChanged))
+	conn, err := mcp.ConnectHTTP(ctx, target, d.options(tell))
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,22 @@ func newLink(conn mcp.Conn, p peer) *link {
 
 // dialer makes one connection to a server. ctx bounds the making only. An error
 // that trying again cannot mend is wrapped with backoff.Permanent.
-type dialer func(ctx context.Context, onListChanged func()) (*link, error)
+type dialer func(ctx context.Context, tell news) (*link, error)
+
+// news is what a [dialer] tells, from any goroutine.
+type news struct {
+	// started is told of a process before there is a connection to it.
+	started     func(peer)
+	listChanged func()
+}
+
+// stderr is the last lines that the process wrote there, nil if there is none.
+func (l *link) stderr() []string {
+	if l.peer == nil {
+		return nil
+	}
+	return l.peer.stderr()
+}
 
 // peerDone is closed when the process is gone; it is nil without one.
 func (l *link) peerDone() <-chan struct{} {

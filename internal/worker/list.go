@@ -22,6 +22,8 @@ type listing struct {
 	tools []jsontext.Value
 	// ttl is the least ttlMs of the pages, 0 if there is none.
 	ttl time.Duration
+	// latency is how long the first page took, 0 if none was asked for.
+	latency time.Duration
 }
 
 // listTools reads the whole list. Page by page it is bounded by timeout, and in
@@ -34,9 +36,13 @@ func listTools(ctx context.Context, server string, conn mcp.Conn, timeout time.D
 	seen := map[string]bool{}
 	params := jsontext.Value("{}")
 	for page := 1; ; page++ {
+		asked := time.Now()
 		result, err := conn.Call(ctx, &mcp.Call{Method: mcp.MethodToolsList, Params: params, Timeout: timeout})
 		if err != nil {
 			return nil, fmt.Errorf("couldn't list tools: %w", err)
+		}
+		if page == 1 {
+			out.latency = time.Since(asked)
 		}
 		cursor, more, err := out.add(result, maxTools)
 		if limit, ok := errors.AsType[*tooManyTools](err); ok {

@@ -175,14 +175,14 @@ func testDefinition(change func(*config.Server)) *definition {
 // startBench runs a server whose connections answer as answer says.
 func startBench(t *testing.T, def *definition, answer func(call *mcp.Call) (jsontext.Value, error)) *bench {
 	b := &bench{start: time.Now(), ended: make(chan struct{})}
-	dial := func(_ context.Context, changed func()) (*link, error) {
+	dial := func(_ context.Context, tell news) (*link, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.dials = append(b.dials, time.Since(b.start))
 		if b.fail != nil {
 			return nil, b.fail
 		}
-		b.conn, b.changed = newScripted(answer), changed
+		b.conn, b.changed = newScripted(answer), tell.listChanged
 		if def.Config.Era == config.EraLegacy {
 			b.conn.info.Era = mcp.EraLegacy
 		}

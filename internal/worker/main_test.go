@@ -95,6 +95,19 @@ var childPrograms = map[string]func(){
 		os.Exit(4)
 	},
 	"leaky": leaky,
+	// dieslater fails the first time and says nothing from then on; without a
+	// FILE to remember it, it starts for ever.
+	"dieslater": func() {
+		file := os.Getenv("FILE")
+		if _, err := os.Stat(file); file == "" {
+			fmt.Fprintln(os.Stderr, "waiting for the database")
+		} else if err != nil {
+			_ = os.WriteFile(file, nil, 0o600)
+			fmt.Fprintln(os.Stderr, "cannot open the database")
+			os.Exit(4)
+		}
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	},
 	// fork starts a child in its group and one that left it, both of which start
 	// one more, prints the four pids and then does as it is told on stdin.
 	"fork": func() {

@@ -73,7 +73,10 @@ func (r *replica) connect(stop context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeoutCause(stop, timeout, fmt.Errorf("the server did not start within %v (startup_timeout)", timeout))
 	defer cancel()
 	s.do(func() { s.connecting(r.number) })
-	l, err := s.dial(ctx, func() { s.do(s.listChanged) })
+	l, err := s.dial(ctx, news{
+		started:     func(p peer) { s.do(func() { s.started(r.number, p) }) },
+		listChanged: func() { s.do(s.listChanged) },
+	})
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			err = context.Cause(ctx)

@@ -130,6 +130,23 @@ type failure struct {
 	at       time.Time // of the next attempt
 	final    bool      // there will be none
 	stderr   []string
+	// trying says that the next attempt is under way; then peer is what it has
+	// started, nil if nothing yet.
+	trying bool
+	peer   peer
+}
+
+func (f *failure) failing() bool { return f.reason != "" && !f.trying }
+
+// output is the last lines of stderr: of the process that is being started if it
+// has said something, else of the one before.
+func (f *failure) output() []string {
+	if f.peer != nil {
+		if lines := f.peer.stderr(); len(lines) > 0 {
+			return lines
+		}
+	}
+	return f.stderr
 }
 
 func (s *server) definition() *definition { return s.def.Load() }
@@ -177,7 +194,7 @@ func (s *server) run(stop, hard context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for running := true; running; {
-		timer.Reset(s.nextFetch())
+		timer.Reset(min(s.nextFetch(), s.nextLook()))
 		s.publish()
 		select {
 		case f := <-s.inbox:
@@ -231,13 +248,21 @@ func (s *server) refresh() {
 // start that is every second, and no news.
 func (s *server) connecting(number int) {
 	if f := &s.failures[number]; s.definition().ours() {
-		*f = failure{attempts: f.attempts}
+		*f = failure{reason: f.reason, attempts: f.attempts, stderr: f.stderr, trying: true}
+	}
+}
+
+// started says which process a replica tries to connect to.
+func (s *server) started(number int, p peer) {
+	if f := &s.failures[number]; f.trying {
+		f.stderr, f.peer = f.output(), p // a dialer may need a second process
 	}
 }
 
 func (s *server) connected(l *link) {
 	s.links[l.replica] = l
 	s.failures[l.replica] = failure{}
+	s.latency = 0
 	s.stale = true // what was listed before may have changed meanwhile
 	s.nextList = time.Time{}
 	s.expose()
@@ -245,7 +270,7 @@ func (s *server) connected(l *link) {
 
 func (s *server) lost(l *link, reason string) {
 	s.links[l.replica] = nil
-	s.failures[l.replica].reason = reason
+	s.failures[l.replica] = failure{reason: reason, stderr: l.stderr()}
 	s.stale = true
 	if len(s.connections()) == 0 {
 		s.listed = false
@@ -286,6 +311,20 @@ func (s *server) nextFetch() time.Duration {
 		return s.expires.Sub(now)
 	}
 	return idle
+}
+
+// lookEvery is how often the output of a process that is being started is looked
+// at. One that runs is looked at whenever there is something to tell.
+const lookEvery = 2 * time.Second
+
+// nextLook returns how long until the status may have more to tell.
+func (s *server) nextLook() time.Duration {
+	for i := range s.failures {
+		if s.failures[i].peer != nil {
+			return lookEvery
+		}
+	}
+	return time.Hour
 }
 
 func (s *server) fetch(l *link) {
@@ -329,6 +368,9 @@ func (s *server) fetched(l *link, list *listing, c *catalog.Catalog, err error) 
 		s.log.Warn("couldn't refresh the list of tools", "error", err, "failures", s.misses)
 		s.expose()
 		return
+	}
+	if s.latency == 0 { // the first health probe is some time away
+		s.latency = list.latency
 	}
 	s.misses, s.missed = 0, ""
 	s.expires = time.Time{}

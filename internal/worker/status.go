@@ -53,15 +53,16 @@ func (s *server) describe() registry.Status {
 	}
 	if len(links) > 0 {
 		st.Info = links[0].conn.Info()
+		st.Stderr = newest(links[0].stderr())
 		st.LatencyMS = float64(s.latency.Microseconds()) / 1000
 	}
 	switch {
-	case len(links) == 0 && f.reason == "":
-		st.State, st.Attempts = registry.StateStarting, f.attempts
+	case len(links) == 0 && (f.reason == "" || f.trying):
+		st.State, st.Reason, st.Attempts, st.Stderr = registry.StateStarting, f.reason, f.attempts, newest(f.output())
 	case len(links) == 0 && (f.attempts == 0 && !f.final || !s.definition().ours()):
-		st.State, st.Reason = registry.StateDown, f.reason
+		st.State, st.Reason, st.Stderr = registry.StateDown, f.reason, newest(f.output())
 	case len(links) == 0:
-		st.State, st.Reason, st.Attempts, st.Stderr = registry.StateFailed, f.reason, f.attempts, f.stderr
+		st.State, st.Reason, st.Attempts, st.Stderr = registry.StateFailed, f.reason, f.attempts, newest(f.output())
 		if !f.final {
 			st.RetryAt = f.at.UTC()
 		}
@@ -73,6 +74,9 @@ func (s *server) describe() registry.Status {
 		st.State, st.Reason, st.Withheld = registry.StateDegraded, s.missed, s.withheld()
 	case missing > 0:
 		st.State = registry.StateDegraded
+		if lines := newest(f.output()); lines != nil {
+			st.Stderr = lines // those of the ill one
+		}
 		st.Reason = fmt.Sprintf("%d of %d replicas are not connected: %s", missing, s.replicas, f.reason)
 		if f.reason == "" {
 			st.Reason = fmt.Sprintf("%d of %d replicas are still starting", missing, s.replicas)
@@ -83,15 +87,33 @@ func (s *server) describe() registry.Status {
 	return st
 }
 
+// maxStatusStderr bounds the stderr in a status, which goes to all routers.
+const maxStatusStderr = 8 << 10
+
+// newest is the last lines that a status has room for, nil for none.
+func newest(lines []string) []string {
+	from, size := len(lines), 0
+	for from > 0 && size+len(lines[from-1]) <= maxStatusStderr {
+		from--
+		size += len(lines[from])
+	}
+	if from == len(lines) {
+		return nil
+	}
+	return lines[from:]
+}
+
 // worst is the failure of the replica that failed most often in a row, and how
-// many replicas are without a connection.
+// many replicas are without a connection. One that is being tried again is less
+// bad than one that is not.
 func (s *server) worst() (f failure, missing int) {
 	for i, l := range s.links {
 		if l != nil {
 			continue
 		}
 		missing++
-		if g := s.failures[i]; f.reason == "" || g.reason != "" && g.attempts > f.attempts {
+		g := s.failures[i]
+		if missing == 1 || g.failing() && !f.failing() || g.failing() == f.failing() && g.attempts > f.attempts {
 			f = g
 		}
 	}
