@@ -332,6 +332,7 @@ func TestStdioTraps(t *testing.T) {
 					defer closeConn(t, c)
 					result, err := c.Call(t.Context(), toolCall("trap"))
 					wantOutcome(t, "call", result, err, test.want)
+					synctest.Wait() // whatever end there is has been noticed
 					result, err = c.Call(t.Context(), toolCall("second"))
 					synctest.Wait()
 					select {
