@@ -141,7 +141,8 @@ var badFiles = []badFile{
 	{"no servers allowed", lines("max_servers: 0"), []string{"2 max_servers: must be more than 0"}, true},
 	{"a negative limit", lines("page_size: -1"), []string{"2 page_size: must be more than 0"}, true},
 	{"too many servers", lines("max_servers: 1", "servers:", "  a: {builtin: clock}", "  b: {builtin: clock}"), []string{"5 servers.b: is server 2, but max_servers is 1; raise max_servers or remove a server"}, false},
-	{"too many servers with a command", lines("max_stdio_servers: 1", "servers:", "  a: {command: x}", "  b: {builtin: clock}", "  c: {command: x}"), []string{"6 servers.c: is the 2nd server with a command, but max_stdio_servers is 1"}, false},
+	{"too many servers with a command", lines("max_stdio_servers: 1", "servers:", "  a: {command: x}", "  b: {builtin: clock}", "  c: {command: x}"), []string{"6 servers.c: brings the processes to 2 (it has 1), but max_stdio_servers is 1; raise max_stdio_servers, or remove a server or replicas"}, false},
+	{"more processes than allowed", lines("max_stdio_servers: 4", "servers:", "  a: {command: x}", "  b: {command: x, replicas: 3}", "  c: {command: x, replicas: 2}"), []string{"6 servers.c: brings the processes to 6 (it has 2), but max_stdio_servers is 4"}, false},
 
 	// Policies.
 	{"an unknown policy", lines("servers:", "  a: {command: x, policy: strict}", "policies: {stricter: allow_all}"), []string{`3 servers.a.policy: there is no policy "strict" in policies; did you mean "stricter"?`}, false},

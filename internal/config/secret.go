@@ -37,7 +37,7 @@ func (r Ref) Validate() error { return r.each(func(refPart) error { return nil }
 // variable or file that is missing and holds no part of a secret.
 func (r Ref) Resolve() (Secret, error) {
 	var out strings.Builder
-	var referred []string
+	var referred []*string
 	err := r.each(func(p refPart) error {
 		v := p.text
 		switch p.kind {
@@ -46,13 +46,13 @@ func (r Ref) Resolve() (Secret, error) {
 			if v, ok = os.LookupEnv(p.text); !ok {
 				return fmt.Errorf("the environment variable %s is not set", p.text)
 			}
-			referred = append(referred, v)
+			referred = append(referred, &v)
 		case "file":
 			var err error
 			if v, err = readSecretFile(p.text); err != nil {
 				return err
 			}
-			referred = append(referred, v)
+			referred = append(referred, &v)
 		}
 		out.WriteString(v)
 		return nil
@@ -60,7 +60,8 @@ func (r Ref) Resolve() (Secret, error) {
 	if err != nil {
 		return Secret{}, err
 	}
-	return Secret{&secretText{out.String(), referred}}, nil
+	text := out.String()
+	return Secret{&text, referred}, nil
 }
 
 // inDir is r with its relative ${file:…} paths taken from dir.
@@ -153,37 +154,34 @@ func readSecretFile(path string) (string, error) {
 // Secret is text that shows itself to nobody but the caller of Reveal: printed,
 // logged or encoded it is [redacted]. The zero value is an empty one.
 type Secret struct {
-	// secret is behind a pointer, since fmt calls no method of what stands in an
+	// Texts are behind pointers, since fmt calls no method of what stands in an
 	// unexported field of another struct, and would print the text itself.
-	secret *secretText
-}
-
-type secretText struct {
-	text     string
-	referred []string
+	text     *string
+	referred []*string
 }
 
 // Redacted is what stands where a secret stood.
 const Redacted = "[redacted]"
 
 // NewSecret hides text.
-func NewSecret(text string) Secret { return Secret{&secretText{text: text, referred: []string{text}}} }
+func NewSecret(text string) Secret { return Secret{&text, []*string{&text}} }
 
 // Reveal is the secret itself.
 func (s Secret) Reveal() string {
-	if s.secret == nil {
+	if s.text == nil {
 		return ""
 	}
-	return s.secret.text
+	return *s.text
 }
 
 // Referred is what each reference in the text stood for: what must not be seen
 // anywhere, while the words around it are in the configuration for all to see.
 func (s Secret) Referred() []string {
-	if s.secret == nil {
-		return nil
+	texts := make([]string, 0, len(s.referred))
+	for _, text := range s.referred {
+		texts = append(texts, *text)
 	}
-	return s.secret.referred
+	return texts
 }
 
 // String implements fmt.Stringer.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,5 +119,24 @@ func TestRef(t *testing.T) { // C3
 	}
 	if !Ref("a${env:X}").HasReference() || Ref("a$${env:X}").HasReference() || Ref("").HasReference() {
 		t.Error("HasReference")
+	}
+}
+
+// Only what references stood for is secret, not the words around them.
+func TestReferred(t *testing.T) {
+	t.Setenv("TOOLHUB_TEST_A", "alpha")
+	t.Setenv("TOOLHUB_TEST_B", "beta")
+	for ref, want := range map[Ref][]string{
+		"plain $${env:TOOLHUB_TEST_A}":                        nil,
+		"${env:TOOLHUB_TEST_A}":                               {"alpha"},
+		"user ${env:TOOLHUB_TEST_A}:${env:TOOLHUB_TEST_B} at": {"alpha", "beta"},
+	} {
+		s, err := ref.Resolve()
+		if got := s.Referred(); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s refers to %q, %v", ref, got, err)
+		}
+	}
+	if got := NewSecret("x").Referred(); !slices.Equal(got, []string{"x"}) {
+		t.Error(got)
 	}
 }

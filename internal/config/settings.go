@@ -23,7 +23,8 @@ type Settings struct {
 	MaxServers int `json:"max_servers,omitzero"`
 	// MaxCatalogItems is how many tools the hub takes, over all servers.
 	MaxCatalogItems int `json:"max_catalog_items,omitzero"`
-	// MaxStdioServers is how many servers one worker runs as processes of its own.
+	// MaxStdioServers is how many processes one worker runs for servers with a
+	// command; each of a server's replicas is one.
 	MaxStdioServers int `json:"max_stdio_servers,omitzero"`
 	// PageSize is how many items one page of a list has.
 	PageSize int `json:"page_size,omitzero"`

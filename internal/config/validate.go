@@ -51,25 +51,11 @@ func (d *decoder) validate(f *File) {
 		if s.Command == "" {
 			continue
 		}
-		if stdio++; stdio > limits.MaxStdioServers && limits.MaxStdioServers > 0 {
-			d.reportField(at, "is the %s server with a command, but max_stdio_servers is %d; raise max_stdio_servers or remove one", ordinal(stdio), limits.MaxStdioServers)
+		processes := max(1, s.Replicas)
+		if stdio += processes; stdio > limits.MaxStdioServers && limits.MaxStdioServers > 0 && !d.reported(at+".replicas") {
+			d.reportField(at, "brings the processes to %d (it has %d), but max_stdio_servers is %d; raise max_stdio_servers, or remove a server or replicas", stdio, processes, limits.MaxStdioServers)
 		}
 	}
-}
-
-func ordinal(n int) string {
-	suffix := "th"
-	if n%100 < 11 || n%100 > 13 {
-		switch n % 10 {
-		case 1:
-			suffix = "st"
-		case 2:
-			suffix = "nd"
-		case 3:
-			suffix = "rd"
-		}
-	}
-	return strconv.Itoa(n) + suffix
 }
 
 // ValidateListen reports what is wrong with an address to listen on.

@@ -130,14 +130,17 @@ func (in *incarnation) reconcile(v *registry.View) time.Duration {
 			}
 			continue
 		}
-		refusal := ""
+		refusal, wants := "", 0
+		if s.Config.Command != "" {
+			wants = max(1, s.Config.Replicas)
+		}
 		switch {
 		case i >= settings.MaxServers:
 			refusal = fmt.Sprintf("server %q is refused: the hub takes %d servers (max_servers)", s.ID(), settings.MaxServers)
-		case s.Config.Command != "" && processes >= settings.MaxStdioServers:
-			refusal = fmt.Sprintf("server %q is refused: a worker runs %d servers as processes (max_stdio_servers)", s.ID(), settings.MaxStdioServers)
-		case s.Config.Command != "":
-			processes++
+		case processes+wants > settings.MaxStdioServers && wants > 0:
+			refusal = fmt.Sprintf("server %q is refused: with its %s there would be %d, and a worker runs %d (max_stdio_servers)", s.ID(), plural(wants, "process"), processes+wants, settings.MaxStdioServers)
+		default:
+			processes += wants
 		}
 		switch {
 		case h != nil:
@@ -159,6 +162,13 @@ func (in *incarnation) reconcile(v *registry.View) time.Duration {
 		}
 	}
 	return next
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ses", n, word)
 }
 
 // host begins to claim and run a server.

@@ -417,16 +417,17 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.Settings.MaxServers, f.Settings.MaxStdioServers = 3, 1
+		f.Settings.MaxServers, f.Settings.MaxStdioServers = 4, 3
 		if _, err := registry.Apply(t.Context(), h.conn, f); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apply("  a: " + child("testbed") + "\n  b: " + child("testbed") + "\n  c: {builtin: clock}\n  d: {builtin: dice}\n")
+	apply("  a: " + child("testbed", "replicas: 2") + "\n  b: " + child("testbed", "replicas: 2") + "\n  one: " + child("testbed") + "\n  c: {builtin: clock}\n  d: {builtin: dice}\n")
 	h.startWorker("w1")
 	h.ready("a")
+	h.ready("one") // there is room for it though not for b
 	h.ready("c")
-	for id, want := range map[string]string{"b": "max_stdio_servers", "d": "max_servers"} {
+	for id, want := range map[string]string{"b": "with its 2 processes there would be 4, and a worker runs 3 (max_stdio_servers)", "d": "takes 4 servers (max_servers)"} {
 		s := h.state(id, registry.StateFailed)
 		if !strings.Contains(s.Status.Reason, want) || !strings.Contains(s.Status.Reason, `"`+id+`"`) {
 			t.Errorf("%s: %q", id, s.Status.Reason)
@@ -437,7 +438,7 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	// Where there is room again, the server is taken.
-	apply("  b: " + child("testbed") + "\n  d: {builtin: dice}\n")
+	apply("  b: " + child("testbed", "replicas: 2") + "\n  d: {builtin: dice}\n")
 	h.ready("b")
 	h.ready("d")
 }
