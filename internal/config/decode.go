@@ -466,7 +466,8 @@ type (
 		// Tool is a glob over server/tool, the tool by the server's own name.
 		Tool string `json:"tool"`
 		// When is a condition in CEL over annotations, arguments, principal,
-		// claims, taint and time.
+		// claims, taint, time and rate: how many calls of this tool this principal
+		// has made in the last minute, this one included.
 		When string `json:"when"`
 	}
 )

@@ -34,6 +34,7 @@ const (
 	varArgs  = "args"
 	varTaint = "taint"
 	varNow   = "now"
+	varRate  = "rate"
 	// fnTainted is what the macro tainted expands to; no expression can name it.
 	fnTainted = "@tainted"
 )
@@ -54,6 +55,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		cel.Variable("server", cel.StringType),
 		cel.Variable("tool", cel.StringType),
 		cel.Variable(varNow, cel.TimestampType),
+		cel.Variable(varRate, cel.IntType),
 		cel.Function(fnTainted,
 			cel.Overload("tainted_list_string_list", []*cel.Type{cel.ListType(cel.StringType), cel.StringType, cel.ListType(cel.StringType)}, cel.BoolType,
 				cel.FunctionBinding(tainted))),
@@ -96,8 +98,10 @@ func tainted(args ...ref.Val) ref.Val {
 type condition struct {
 	program cel.Program
 	// varies says that it looks at something that differs between two calls of
-	// one tool by one caller: arguments, taint or time.
+	// one tool by one caller: arguments, taint, time or rate.
 	varies bool
+	// rate says that it looks at the rate.
+	rate bool
 }
 
 func compileCondition(when string) (*condition, error) {
@@ -118,7 +122,8 @@ func compileCondition(when string) (*condition, error) {
 	}
 	c := &condition{program: program}
 	for _, r := range checked.NativeRep().ReferenceMap() {
-		c.varies = c.varies || r.Name == varArgs || r.Name == varTaint || r.Name == varNow
+		c.rate = c.rate || r.Name == varRate
+		c.varies = c.varies || c.rate || r.Name == varArgs || r.Name == varTaint || r.Name == varNow
 	}
 	return c, nil
 }
@@ -135,7 +140,7 @@ func conditionProblem(issues *cel.Issues) string {
 	s := fmt.Sprintf("at column %d: %s", e.Location.Column()+1, message)
 	if strings.Contains(message, "undeclared reference") {
 		s += "; there are args, annotations.readOnly, annotations.destructive, annotations.idempotent, annotations.openWorld," +
-			" principal, claims, taint, tainted(), tainted([…]), server, tool and now"
+			" principal, claims, taint, tainted(), tainted([…]), server, tool, now and rate"
 	}
 	return s
 }

@@ -26,6 +26,7 @@ func TestConditions(t *testing.T) { // P2, P5, P9
 	t.Parallel()
 	in := call("github/create_issue")
 	in.Principal = "amy"
+	in.Rate = 7
 	in.Claims = map[string]any{"team": "red", "roles": []any{"dev", "ops"}, "level": float64(3), "ok": true}
 	in.Taint = []string{"github", "web"}
 	in.Arguments = []byte(`{"title":"h\u00e9llo","n":7,"f":0.5,"force":true,"none":null,"big":9007199254740993,"list":[1,2.0,"x"],"deep":{"a":{"b":"c"}},"huge":18446744073709551615}`)
@@ -67,6 +68,9 @@ func TestConditions(t *testing.T) { // P2, P5, P9
 		"tainted(['docs'])":                            true,
 		"now > timestamp('2026-12-01T00:00:00Z')":      true,
 		"now.getHours() == 8":                          true,
+		"rate > 6":                                     true,
+		"rate == 7":                                    true,
+		"rate > 7":                                     false,
 		"now.getDayOfWeek() == 2":                      true,
 		"now - timestamp('2026-12-01T08:00:00Z') < duration('1h')": true,
 		// An error that does not decide is none.

@@ -19,6 +19,8 @@ type Policy struct {
 	// grant has the ask and allow rules, the most specific first. The first
 	// that matches in either is the one that counts.
 	deny, grant ranking
+	// rate says that a condition looks at the rate.
+	rate bool
 }
 
 // rule is a compiled [Rule].
@@ -53,6 +55,8 @@ func Compile(spec Spec) (*Policy, error) {
 			if r.When != "" {
 				if c.when, err = compileCondition(r.When); err != nil {
 					problem(c.field+".when", r, "%v", err)
+				} else if c.when.rate {
+					p.rate = true
 				}
 			}
 			c.says = c.decision("")
@@ -150,6 +154,10 @@ func (p *Policy) Spec() Spec { return p.spec }
 // AllowAll reports whether this is the policy that allows everything (P1).
 func (p *Policy) AllowAll() bool { return p.spec.AllowAll }
 
+// UsesRate reports whether a condition looks at the rate, so that calls have to
+// be counted for [Input.Rate].
+func (p *Policy) UsesRate() bool { return p.rate }
+
 // Input is a call to decide about.
 type Input struct {
 	// Server and Tool name the tool by the operator's id and the server's own name.
@@ -168,6 +176,9 @@ type Input struct {
 	// Taint are the ids of the servers whose output is in the model's context.
 	Taint []string
 	Now   time.Time
+	// Rate is how many calls of this tool this principal has made in the last
+	// minute, this one included; 0 is as good as 1.
+	Rate int64
 	// HasApprover says whether somebody could be asked.
 	HasApprover bool
 }
@@ -272,9 +283,10 @@ func (p *Policy) byDefault(hasApprover bool) Decision {
 }
 
 // Never reports whether every call of the tool would be denied, whatever its
-// arguments, taint and time (L2): an unconditional deny rule matches, or one
+// arguments, taint, time and rate (L2): an unconditional deny rule matches, or one
 // whose condition is true and looks at none of them; or no ask or allow rule
-// can match and the default is deny. Arguments, Taint and Now are not looked at.
+// can match and the default is deny. Arguments, Taint,
+// Now and Rate are not looked at.
 func (p *Policy) Never(in Input) bool {
 	e := evaluation{left: maxTotalCost}
 	always := func(r *rule) bool {

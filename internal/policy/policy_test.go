@@ -315,3 +315,37 @@ func BenchmarkDecide(b *testing.B) {
 	costly.Arguments = []byte(`{"v":[` + strings.Repeat("1,", 1000) + `1]}`)
 	run("when=too-expensive", Spec{Deny: []Rule{when("*/*", "args.v.all(a, args.v.all(b, a == b))")}}, costly, Deny)
 }
+
+// Only a policy with a condition on the rate makes its owner count, and a rate
+// that nobody counted is that of the first call.
+func TestRate(t *testing.T) { // P2
+	t.Parallel()
+	for _, tt := range []struct {
+		spec Spec
+		uses bool
+	}{
+		{Spec{AllowAll: true}, false},
+		{Spec{Deny: []Rule{when("a/*", "args.rate > 3")}}, false},
+		{Spec{Deny: []Rule{when("a/*", "'rate' == tool")}}, false},
+		{Spec{Allow: []Rule{when("a/*", "rate < 3")}}, true},
+		{Spec{Ask: []Rule{{Tool: "*/*"}, when("a/*", "tainted() || rate > 100")}}, true},
+	} {
+		if p := compile(t, tt.spec); p.UsesRate() != tt.uses {
+			t.Errorf("%+v: %v", tt.spec, p.UsesRate())
+		}
+	}
+	p := compile(t, Spec{Deny: []Rule{when("mail/send", "rate > 2")}, Allow: []Rule{{Tool: "*/*"}}})
+	in := call("mail/send")
+	for rate, want := range map[int64]Effect{0: Allow, 1: Allow, 2: Allow, 3: Deny, 1 << 40: Deny} {
+		in.Rate = rate
+		if d := p.Decide(in); d.Effect != want || p.Explain(in).Decision != d {
+			t.Errorf("at a rate of %d: %+v", rate, d)
+		}
+	}
+	if p.Never(in) {
+		t.Error("what is denied by its rate is denied for ever")
+	}
+	if is, failed := holds(t, "rate == 1", call("a/b")); !is {
+		t.Errorf("without a count the rate is not 1 (%s)", failed)
+	}
+}

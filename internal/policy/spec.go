@@ -42,7 +42,11 @@ const AllowAllName = "allow_all"
 type Rule struct {
 	// Tool is a glob over "server/tool", see [catalog.CompilePattern].
 	Tool string
-	// When is a CEL expression of type bool, "" for none.
+	// When is a CEL expression of type bool, "" for none. Besides what the call is
+	// about it can look at rate, how many calls of this tool this principal has
+	// made in the last minute, this one and refused ones included, as counted by
+	// the worker that owns the server: {"tool": "mail/send", "when": "rate > 10"}
+	// as a deny rule lets ten through.
 	When string
 	// File and Line say where the rule was written, for errors and explanations.
 	File string

@@ -146,6 +146,7 @@ var twinConditions = []struct {
 		}
 		return 0
 	}},
+	{"rate > 2", true, func(in Input) int { return yes(in.Rate > 2) }},
 	{"claims.level > 2", false, func(in Input) int {
 		if in.Claims == nil {
 			return -1
@@ -159,6 +160,7 @@ func drawInput(t *rapid.T) Input {
 	in.Principal = rapid.SampledFrom([]string{"", "amy", "bob"}).Draw(t, "principal")
 	in.Arguments = []byte(rapid.SampledFrom([]string{`{}`, `{"n":1}`, `{"n":5}`, `{"n":1,"n":2}`}).Draw(t, "arguments"))
 	in.Taint = rapid.SliceOfN(rapid.SampledFrom([]string{"a", "ab", "ba"}), 0, 2).Draw(t, "taint")
+	in.Rate = rapid.Int64Range(0, 4).Draw(t, "rate")
 	in.Trusted = rapid.Bool().Draw(t, "trusted")
 	in.HasApprover = rapid.Bool().Draw(t, "approver")
 	if rapid.Bool().Draw(t, "hint") {
@@ -213,6 +215,7 @@ func TestTwin(t *testing.T) {
 			if p.Never(in) {
 				other := in
 				other.Arguments = []byte(rapid.SampledFrom([]string{`{}`, `{"n":1}`, `{"n":5}`}).Draw(t, "other"))
+				other.Rate = rapid.Int64Range(0, 4).Draw(t, "other")
 				other.Taint = rapid.SliceOfN(rapid.SampledFrom([]string{"a", "ab", "ba"}), 0, 2).Draw(t, "other")
 				for _, in := range []Input{in, other} {
 					if d := p.Decide(in); d.Effect != Deny {

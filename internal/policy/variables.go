@@ -58,6 +58,8 @@ func (v *variables) ResolveName(name string) (any, bool) {
 		return types.String(v.in.Tool), true
 	case varNow:
 		return types.Timestamp{Time: v.in.Now.UTC()}, true
+	case varRate:
+		return types.Int(max(1, v.in.Rate)), true
 	}
 	return nil, false
 }

@@ -179,12 +179,16 @@ func (d *definition) decide(c *call) policy.Decision {
 			return known.(policy.Decision)
 		}
 	}
-	decision := d.Policy.Decide(policy.Input{
+	in := policy.Input{
 		Server: c.server.id, Tool: c.tool.Name,
 		Annotations: c.tool.Annotations, Trusted: d.Config.Trusted,
 		Arguments: c.params.arguments, Principal: c.in.Meta.Principal, Taint: c.in.Meta.Taint,
 		Now: c.start,
-	})
+	}
+	if d.Policy.UsesRate() {
+		in.Rate = c.server.rates.count(c.tool.Name, c.in.Meta.Principal, c.start)
+	}
+	decision := d.Policy.Decide(in)
 	if d.cacheable {
 		d.decisions.Store(c.tool.Name, decision)
 	}

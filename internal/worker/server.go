@@ -93,6 +93,7 @@ type server struct {
 	def      atomic.Pointer[definition] // replaced by update
 	before   atomic.Int64               // tools of the servers ahead in the listing order
 	live     atomic.Pointer[serving]    // what calls see
+	rates    rates
 	replicas int
 	// calls are those that may outlive the request that began them. They end with
 	// the server's connections; whoever stops server and service waits for them.
