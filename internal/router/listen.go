@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"crypto/rand"
 	"net/http"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -133,13 +134,15 @@ func (f *fronts) serveStream(w http.ResponseWriter, r *http.Request, scope strin
 	defer p.close(nil)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer s.dropStream(s.replaceStream(cancel))
+	st := s.replaceStream(cancel)
+	defer s.dropStream(st)
 	sub := f.engine.subscribe(scope, caller{principal: s.record().Principal, era: mcp.EraLegacy})
 	defer sub.Close()
+	// Before the client can know of the stream, and so open a newer one.
+	f.sessions.claimStream(ctx, s, st)
 	if p.start(": ok\n\n") != nil {
 		return
 	}
-	f.sessions.tell(ctx, s, sessionStream, "router", mcp.QuoteString(f.conn.Identity()))
 	for {
 		select {
 		case <-sub.C:
@@ -159,19 +162,47 @@ func (f *fronts) serveStream(w http.ResponseWriter, r *http.Request, scope strin
 // toolsChanged is the notification in the initialize era.
 var toolsChanged = mcp.AppendRequest(nil, nil, mcp.NotifyToolsChanged, nil)
 
+// stream is the GET of a session.
+type stream struct {
+	id     string
+	cancel context.CancelFunc
+	// claimed says that the record of the session had its id: from then on another
+	// id there is that of a newer stream. Guarded by session.mu.
+	claimed bool
+}
+
 // replaceStream ends the session's stream, if there is one here, and puts the one
-// that cancel ends in its place; nil for none. It returns what names the new one.
+// that cancel ends in its place.
 func (s *session) replaceStream(cancel context.CancelFunc) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stream != nil {
 		s.stream.cancel()
 	}
-	s.stream = nil
-	if cancel != nil {
-		s.stream = &stream{cancel}
-	}
+	s.stream = &stream{id: rand.Text(), cancel: cancel}
 	return s.stream
+}
+
+// claimStream makes st the stream of s on all routers. The bucket puts all claims
+// in one order, in which the newest wins on every router. Without NATS none is
+// ended.
+func (t *sessions) claimStream(ctx context.Context, s *session, st *stream) {
+	if err := t.change(ctx, s, func(rec *record) { rec.Stream = st.id }); err != nil {
+		t.log.Warn("couldn't tell the other routers of a session's stream", "error", err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.claimed = true
+	s.overtakenLocked()
+}
+
+// overtakenLocked ends the stream if the record names a newer one.
+func (s *session) overtakenLocked() {
+	if s.stream != nil && s.stream.claimed && s.rec.Stream != s.stream.id {
+		s.stream.cancel()
+		s.stream = nil
+	}
 }
 
 // dropStream forgets a stream that has ended.
@@ -182,6 +213,3 @@ func (s *session) dropStream(old *stream) {
 		s.stream = nil
 	}
 }
-
-// stream is the GET of a session.
-type stream struct{ cancel context.CancelFunc }

@@ -39,6 +39,8 @@ type record struct {
 	ClientInfo   jsontext.Value `json:"client_info,omitempty"`
 	LogLevel     string         `json:"log_level"`
 	Started      time.Time      `json:"started"`
+	// Stream names the newest stream (GET) of the session, "" if it had none.
+	Stream string `json:"stream,omitzero"`
 }
 
 // session is a session as this router uses it.
@@ -233,6 +235,7 @@ func (s *session) update(e *bus.Entry) {
 	defer s.mu.Unlock()
 	if e.Rev > s.rev {
 		s.rec, s.rev, s.renewed = rec, e.Rev, time.Now()
+		s.overtakenLocked()
 	}
 }
 
@@ -440,7 +443,6 @@ func (t *sessions) delete(ctx context.Context, s *session) error {
 const (
 	sessionResponse = "session/response" // {session, message}: the client's response to a request
 	sessionCancel   = "session/cancel"   // {session, id}: the client cancelled a call
-	sessionStream   = "session/stream"   // {session, router}: the client's stream is at router now
 )
 
 // tell tells all routers something about a session.
@@ -472,10 +474,6 @@ func (t *sessions) remote(_ context.Context, in *bus.Incoming) (bus.Reply, error
 			s.respond(mcp.Field(message, "id"), message)
 		case sessionCancel:
 			s.cancel(mcp.Field(m.Params, "id"))
-		case sessionStream:
-			if mcp.FieldString(m.Params, "router") != t.conn.Identity() {
-				s.replaceStream(nil)
-			}
 		}
 	}
 	return bus.Reply{Body: mcp.AppendResult(nil, m.ID, jsontext.Value("{}"))}, nil
