@@ -101,6 +101,7 @@ var badFiles = []badFile{
 	{"a server id of look-alikes", lines("servers:", "  gіthub: {command: x}"), []string{`3 servers."g\u0456thub": *'і' is not allowed`}, true},
 	{"a server id twice", lines("servers:", "  a: {command: x}", "  a: {command: y}"), []string{"4 servers.a: is given twice, first in line 3"}, false},
 	{"an unknown naming", lines("naming: camel"), []string{`2 naming: "camel" is not known; write one of hub, mcp`}, true},
+	{"an unknown audit", lines("audit: all"), []string{`2 audit: "all" is not known; write one of none, bodies`}, true},
 	{"an unknown naming at a server", server("command: x", "naming: HUB"), []string{`5 servers.a.naming: "HUB" is not known`}, true},
 	{"a prefix with a dot", lines("prefix: a."), []string{`2 prefix: prefix "a." has '.' at byte 1, exposed names have A-Z, a-z, 0-9, _ and - only`}, false},
 	{"a prefix that is too long", lines("prefix: " + strings.Repeat("p", 51)), []string{"2 prefix: *has 51 bytes, at most 50"}, false},

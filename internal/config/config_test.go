@@ -51,6 +51,7 @@ max_stdio_servers: 4
 page_size: 50
 drain_timeout: 1m30s
 naming: hub
+audit: bodies
 hide_denied: false
 tools: {include: ["*/*"], exclude: [fs/write_*]}
 timeout: 2m
@@ -87,6 +88,7 @@ servers:
     policy:
       allow: [web/search]
       default: ask
+    audit: none
   clock:
     builtin: clock
     builtin_config: {zone: UTC, big: 9007199254740993, list: [1, null, true, 1.5, "x"]}
@@ -113,7 +115,7 @@ func TestFullFile(t *testing.T) {
 			},
 			Prefix: "w_", MaxServers: 5, MaxCatalogItems: 500, MaxStdioServers: 4, PageSize: 50, DrainTimeout: Duration(90 * time.Second),
 			Governance: Governance{
-				Naming: catalog.NamingHub, HideDenied: &hide, Tools: &catalog.Filter{Include: []string{"*/*"}, Exclude: []string{"fs/write_*"}},
+				Audit: AuditBodies, Naming: catalog.NamingHub, HideDenied: &hide, Tools: &catalog.Filter{Include: []string{"*/*"}, Exclude: []string{"fs/write_*"}},
 				Timeout: Duration(2 * time.Minute), MaxTotalTimeout: Duration(time.Hour), RequestTimeout: Duration(10 * time.Second),
 				ListenIdleTimeout: Duration(3 * time.Minute), StartupTimeout: Duration(2 * time.Minute), ProbeTimeout: Duration(time.Second),
 				StdioQueueTimeout: Duration(5 * time.Second), RefetchInterval: Duration(500 * time.Millisecond), HealthInterval: Duration(15 * time.Second),
@@ -130,8 +132,8 @@ func TestFullFile(t *testing.T) {
 			{
 				ID: "web", URL: "https://mcp.example.com/mcp?x=1", Headers: map[string]Ref{"X-Team": "red", "X-Api-Key": "${env:KEY}"},
 				Auth: &Auth{Bearer: "${file:/run/token}"}, InsecureSkipTLSVerify: true, Prefix: &prefix,
-				Policy:     &Policy{Spec: policy.Spec{Allow: []policy.Rule{rule(60, "web/search", "")}, Default: policy.Ask}},
-				Governance: Governance{Naming: catalog.NamingMCP},
+				Policy:     &Policy{Spec: policy.Spec{Allow: []policy.Rule{rule(61, "web/search", "")}, Default: policy.Ask}},
+				Governance: Governance{Naming: catalog.NamingMCP, Audit: AuditNone},
 			},
 			{ID: "clock", Builtin: "clock", BuiltinConfig: []byte(`{"zone":"UTC","big":9007199254740993,"list":[1,null,true,1.5,"x"]}`)},
 		},
@@ -204,7 +206,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("a command without a / is looked up in PATH and runs in the file's folder: %+v", s)
 	}
 	s := f.WithDefaults()
-	if s.MaxServers != 32 || s.MaxCatalogItems != 1000 || s.MaxStdioServers != 16 || s.Naming != catalog.NamingHub || !*s.HideDenied {
+	if s.MaxServers != 32 || s.MaxCatalogItems != 1000 || s.MaxStdioServers != 16 || s.Naming != catalog.NamingHub || s.Audit != AuditNone || !*s.HideDenied {
 		t.Errorf("%+v", s)
 	}
 	data, err := json.Marshal(f.Settings)
@@ -334,10 +336,10 @@ func TestLoad(t *testing.T) {
 func TestProblemOfOthers(t *testing.T) {
 	t.Parallel()
 	f := parse(t, full)
-	if p := f.Problem("servers.clock.builtin", "no such %s", "thing"); p.String() != "/etc/toolhub/hub.yaml:63: servers.clock.builtin: no such thing" {
+	if p := f.Problem("servers.clock.builtin", "no such %s", "thing"); p.String() != "/etc/toolhub/hub.yaml:65: servers.clock.builtin: no such thing" {
 		t.Error(p)
 	}
-	if p := f.Problem("servers.clock.none", "x"); p.Line != 62 {
+	if p := f.Problem("servers.clock.none", "x"); p.Line != 64 {
 		t.Errorf("a field that is not there is at what is around it: %s", p)
 	}
 }

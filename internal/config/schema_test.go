@@ -125,6 +125,8 @@ func (g *generator) of(t reflect.Type) *jsonschema.Schema {
 		return enum(policy.Deny, policy.Ask, policy.Allow)
 	case reflect.TypeFor[catalog.Naming]():
 		return enum(catalog.NamingHub, catalog.NamingMCP)
+	case reflect.TypeFor[Audit]():
+		return enum(AuditNone, AuditBodies)
 	case reflect.TypeFor[Era]():
 		return enum(EraAuto, EraLegacy, EraModern)
 	case reflect.TypeFor[jsontext.Value]():

@@ -48,6 +48,9 @@ type Governance struct {
 	// leaves out is neither listed nor callable. A server's own filter narrows
 	// the hub's and cannot widen it.
 	Tools *catalog.Filter `json:"tools,omitzero"`
+	// Audit says what events tell of calls: none has nothing of their arguments and
+	// results, bodies has both, as far as each has at most 32 KiB.
+	Audit Audit `json:"audit,omitzero"`
 	// Timeout bounds a call; progress starts it anew.
 	Timeout Duration `json:"timeout,omitzero"`
 	// MaxTotalTimeout bounds a call whatever its progress.
@@ -80,6 +83,15 @@ type Governance struct {
 	RestartBackoff Backoff `json:"restart_backoff,omitzero"`
 }
 
+// Audit says what of a call is in its events.
+type Audit string
+
+// The choices of [Audit].
+const (
+	AuditNone   Audit = "none"
+	AuditBodies Audit = "bodies"
+)
+
 // Backoff is full jitter: the wait before attempt n is uniform between 0 and
 // Initial·2ⁿ, at most Max.
 type Backoff struct {
@@ -104,6 +116,7 @@ func defaults() Settings {
 			Naming:            catalog.NamingHub,
 			HideDenied:        &hide,
 			Tools:             &catalog.Filter{},
+			Audit:             AuditNone,
 			Timeout:           Duration(time.Minute),
 			MaxTotalTimeout:   Duration(10 * time.Minute),
 			RequestTimeout:    Duration(time.Minute),
@@ -142,6 +155,7 @@ func (g Governance) over(base Governance) Governance {
 	fill(&g.Naming, base.Naming)
 	fill(&g.HideDenied, base.HideDenied)
 	fill(&g.Tools, base.Tools)
+	fill(&g.Audit, base.Audit)
 	fill(&g.Timeout, base.Timeout)
 	fill(&g.MaxTotalTimeout, base.MaxTotalTimeout)
 	fill(&g.RequestTimeout, base.RequestTimeout)

@@ -177,6 +177,7 @@ func (d *decoder) governance(path string, g *Governance, hub Governance) {
 		return path + "." + name
 	}
 	d.oneOf(at("naming"), string(g.Naming), string(catalog.NamingHub), string(catalog.NamingMCP))
+	d.oneOf(at("audit"), string(g.Audit), string(AuditNone), string(AuditBodies))
 	if g.Tools != nil && !d.reportedBelow(at("tools")) {
 		if _, err := g.Tools.Compile(); err != nil {
 			d.joined(at("tools"), err)

@@ -47,6 +47,7 @@ func newHost(in *incarnation, def *definition) *host {
 	h.drainTimeout.Store(int64(def.drainTimeout))
 	dial := newDialer(&def.Config, secrets, h.log)
 	h.server = newServer(def, dial, in.lot, in.conn.Emit, h.outbox.post, h.log)
+	h.server.secrets = secrets
 	return h
 }
 

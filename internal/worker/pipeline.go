@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"time"
 
@@ -112,13 +111,13 @@ func (s *server) callTool(ctx context.Context, in *bus.Incoming, m *mcp.Message)
 	}
 	c := &call{server: s, in: in, message: m, params: params, tool: tool, def: def, start: time.Now()}
 	if err := c.decide(); err != nil {
-		c.emit("denied", "denied")
+		c.emit("denied", "denied", bus.Reply{})
 		c.giveUp(err)
 		return bus.Reply{}, err
 	}
-	c.emit("started", "")
+	c.emit("started", "", bus.Reply{})
 	reply, err := c.send(ctx, live)
-	c.emit("finished", c.outcome(reply, err))
+	c.emit("finished", c.outcome(reply, err), reply)
 	return reply, err
 }
 
@@ -358,77 +357,6 @@ func modernResult(value jsontext.Value) (jsontext.Value, error) {
 }
 
 var resultTypeFirst, resultTypeLast = []byte(`{"resultType":"`), []byte(`,"resultType":"complete"}`)
-
-// outcome is how a call ended, in one word for its event.
-func (c *call) outcome(reply bus.Reply, err error) string {
-	f, ok := errors.AsType[*mcp.Fault](err)
-	switch {
-	case ok && f.Reason != mcp.ReasonCancelled:
-		return string(f.Kind)
-	case err != nil:
-		return "cancelled"
-	case reply.IsError:
-		return "error"
-	case c.asks:
-		return "input_required"
-	}
-	return "ok"
-}
-
-// callEvent is the data of the events call.<server>.{started,finished,denied}.
-// It has nothing of arguments and results.
-type callEvent struct {
-	CallID    string `json:"call_id"`
-	Principal string `json:"principal,omitempty"`
-	Tool      string `json:"tool"`
-	// Definition is the digest of the tool's definition.
-	Definition string `json:"definition"`
-	// Rule is where the deciding rule stands in the policy.
-	Rule       string  `json:"rule,omitempty"`
-	ToolSet    string  `json:"toolset,omitempty"`
-	Outcome    string  `json:"outcome,omitempty"`
-	DurationMS float64 `json:"duration_ms,omitzero"`
-}
-
-func (c *call) emit(what, outcome string) {
-	e := callEvent{
-		CallID: c.in.Meta.CallID, Principal: c.in.Meta.Principal, Tool: c.tool.Name, Definition: c.tool.Digest,
-		Rule: c.decision.Field, ToolSet: c.in.Meta.ToolSet, Outcome: outcome,
-	}
-	if what == "finished" {
-		e.DurationMS = float64(time.Since(c.start).Microseconds()) / 1000
-	}
-	c.server.emit(bus.Event{Kind: "call", Subject: c.server.id, What: what, Data: e.json()})
-}
-
-// json is what the tags say, made by hand since it happens twice in each call.
-func (e *callEvent) json() jsontext.Value {
-	b := make([]byte, 0, 256)
-	member := func(name, value string) {
-		b = append(b, `,"`...)
-		b = append(b, name...)
-		b = append(b, `":`...)
-		b = mcp.AppendString(b, value)
-	}
-	optional := func(name, value string) {
-		if value != "" {
-			member(name, value)
-		}
-	}
-	member("call_id", e.CallID)
-	optional("principal", e.Principal)
-	member("tool", e.Tool)
-	member("definition", e.Definition)
-	optional("rule", e.Rule)
-	optional("toolset", e.ToolSet)
-	optional("outcome", e.Outcome)
-	if e.DurationMS != 0 {
-		b = append(b, `,"duration_ms":`...)
-		b = strconv.AppendFloat(b, e.DurationMS, 'f', -1, 64)
-	}
-	b[0] = '{'
-	return append(b, '}')
-}
 
 // listReply is the server's own list, for whoever looks at one server on the
 // bus: what may be called, under the server's own names, in one page.

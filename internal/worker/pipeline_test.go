@@ -432,6 +432,8 @@ func TestCallEventIsWhatTheTagsSay(t *testing.T) {
 	for _, e := range []callEvent{
 		{CallID: "c", Tool: "t", Definition: "d"},
 		{CallID: "c\"\n", Principal: "ä", Tool: "t", Definition: "d", Rule: "deny[0]", ToolSet: "ts", Outcome: "ok", DurationMS: 0.125},
+		{CallID: "c", Tool: "t", Definition: "d", Arguments: jsontext.Value("{}"), Truncated: true},
+		{CallID: "c", Tool: "t", Definition: "d", DurationMS: 1, Result: jsontext.Value(`{"a": [1]}`)},
 	} {
 		want, err := json.Marshal(e)
 		if got := e.json(); err != nil || !sameJSON(got, want) {

@@ -61,7 +61,7 @@ func (d *definition) ours() bool { return d.Config.Command != "" || d.Config.Bui
 func (d *definition) connection() string {
 	c := d.Config
 	c.Prefix, c.Policy, c.Trusted = nil, nil, false
-	c.Naming, c.HideDenied, c.Tools = "", nil, nil
+	c.Naming, c.HideDenied, c.Tools, c.Audit = "", nil, nil, ""
 	c.Timeout, c.MaxTotalTimeout, c.RefetchInterval, c.HealthInterval, c.BreakerThreshold = 0, 0, 0, 0, 0
 	c.RestartBackoff = config.Backoff{}
 	b, err := json.Marshal(c, json.Deterministic(true))
@@ -90,6 +90,7 @@ type server struct {
 	emit     func(bus.Event)
 	post     func(post) // hands a status and a catalog to the outbox; never blocks
 	lot      *lot
+	secrets  *redactor                  // for what events have of calls
 	def      atomic.Pointer[definition] // replaced by update
 	before   atomic.Int64               // tools of the servers ahead in the listing order
 	live     atomic.Pointer[serving]    // what calls see
