@@ -84,6 +84,7 @@ func (c *Config) Validate() error {
 // Server is a running NATS server.
 type Server struct {
 	ns       *server.Server
+	log      *logger
 	unlock   func()
 	stateDir string
 	url      string
@@ -108,7 +109,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{unlock: unlock, stateDir: dir}
+	s := &Server{log: newLogger(cfg.Logger), unlock: unlock, stateDir: dir}
 	if err := s.start(cfg); err != nil {
 		s.Shutdown()
 		return nil, err
@@ -186,11 +187,10 @@ func (s *Server) start(cfg Config) error {
 		return fmt.Errorf("couldn't set up the NATS server: %w", err)
 	}
 	s.ns = ns
-	log := newLogger(cfg.Logger)
-	ns.SetLoggerV2(log, false, false, false)
+	ns.SetLoggerV2(s.log, false, false, false)
 	// Start returns once the listener is bound; what went wrong it only logs.
 	ns.Start()
-	if text := log.fatal(); text != "" {
+	if text := s.log.fatal(); text != "" {
 		return explain(text, cfg, host)
 	}
 	if !ns.JetStreamEnabled() {
@@ -247,14 +247,34 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// shutdownTimeout bounds the wait for the server's end, which takes milliseconds.
+const shutdownTimeout = 10 * time.Second
+
 // Shutdown stops the server and waits. Close all connections to it first: one
 // that is open stays reconnecting to a server that never comes back.
+//
+// A server whose files somebody has damaged can hang for ever, holding the locks
+// that its end needs. It is left behind then, for the end of the process; what it
+// has acknowledged is on the disk.
 func (s *Server) Shutdown() {
 	s.shutdown.Do(func() {
-		if s.ns != nil {
+		if s.ns == nil {
+			s.unlock()
+			return
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
 			s.ns.Shutdown()
 			s.ns.WaitForShutdown()
+		}()
+		timer := time.NewTimer(shutdownTimeout)
+		defer timer.Stop()
+		select {
+		case <-ended:
+			s.unlock()
+		case <-timer.C: // the lock stays: the server may still write
+			s.log.log.Error("the NATS server does not end and is left behind; its files may be damaged", "timeout", shutdownTimeout)
 		}
-		s.unlock()
 	})
 }
