@@ -223,7 +223,7 @@ func (c *httpConn) answer(x *httpExchange, resp *http.Response) (jsontext.Value,
 		}
 		m, err := ParseMessage(body, Lenient)
 		if err != nil {
-			return nil, c.named(NewFault(KindProtocol, "invalid_message", "the server's answer is no JSON-RPC message: %v", err))
+			return nil, invalidAnswer(c.opts.Server, err)
 		}
 		if !m.IsResponse() || !x.handle(&m) {
 			return nil, c.named(NewFault(KindProtocol, "wrong_answer", "the server answered with a message that is not the response to the request"))

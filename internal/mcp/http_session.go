@@ -239,9 +239,9 @@ func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventRead
 		if err != nil {
 			return err
 		}
-		m, ok := c.parse(ev)
+		m, err := c.parse(ev)
 		switch {
-		case !ok:
+		case err != nil:
 		case m.IsRequest():
 			c.notify(ctx, s, c.refusal(&m))
 		case m.IsNotification() && c.general(m.Method):

@@ -32,6 +32,9 @@ func (c *httpConn) stream(x *httpExchange, resp *http.Response) (jsontext.Value,
 			return answer(&m)
 		}
 		_ = resp.Body.Close()
+		if isInvalidAnswer(err) {
+			return nil, err
+		}
 		if f, ok := asFault(err); ok {
 			c.stats.tooLarge.Add(1)
 			x.cancel(f) // nobody reads the rest
@@ -69,26 +72,32 @@ func (c *httpConn) nextAnswer(x *httpExchange, rd *eventReader) (Message, error)
 		if err != nil {
 			return Message{}, err
 		}
-		if m, ok := c.parse(ev); ok && x.handle(&m) {
+		m, err := c.parse(ev)
+		switch {
+		case err == errNoMessage:
+		case err != nil:
+			if claim := readClaim(ev.data); claim.of(x.id) {
+				return Message{}, invalidAnswer(c.opts.Server, err)
+			}
+		case x.handle(&m):
 			return m, nil
 		}
 	}
 }
 
-// parse reads the message of an event; false is for one that has none.
-func (c *httpConn) parse(ev serverEvent) (Message, bool) {
+// parse reads the message of an event; errNoMessage is for one that has none.
+func (c *httpConn) parse(ev serverEvent) (Message, error) {
 	if ev.kind != "" && ev.kind != "message" || len(ev.data) == 0 {
-		return Message{}, false
+		return Message{}, errNoMessage
 	}
 	m, err := ParseMessage(ev.data, Lenient)
-	if err != nil {
-		if c.stats.noise.Add(1) == 1 {
-			c.log.Warn("the server sends events that are no JSON-RPC messages; they are ignored", "bytes", len(ev.data))
-		}
-		return Message{}, false
+	if err != nil && c.stats.noise.Add(1) == 1 {
+		c.log.Warn("the server sends events that are no JSON-RPC messages", "bytes", len(ev.data))
 	}
-	return m, true
+	return m, err
 }
+
+var errNoMessage = errors.New("the event has no message")
 
 // resume waits as long as the server asked for and asks for the rest.
 func (c *httpConn) resume(x *httpExchange, rd *eventReader) (*http.Response, error) {

@@ -51,12 +51,23 @@ func TestHTTPTraps(t *testing.T) {
 		{"events that are none", func(a *webAnswer, m *Message) {
 			a.raw("data\n\ndata: garbage\n\nevent: endpoint\ndata: " + string(AppendResult(nil, m.ID, jsontext.Value(`{"wrong":true}`))) + "\n\nid: \x00\ndata: []\n\nretry: soon\nnonsense: 1\n\n")
 			a.event(`[{"jsonrpc":"2.0","id":%s,"result":{"wrong":true}}]`, m.ID)
-			a.event(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, bomb)
-			a.event(`{"jsonrpc":"2.0","id":%s,"result":"%s"}`, m.ID, "\xff")
+			a.event(`{"jsonrpc":"2.0","id":987654,"result":%s}`, bomb)
+			a.event(`{"level":"info","id":%s,"msg":"called"}`, m.ID)
 			a.event(`{"jsonrpc":"2.0","id":987654,"result":{"wrong":true}}`)
 			a.resultEvent(m, fine)
 			a.resultEvent(m, `{"wrong":true}`)
 		}, fine, ""},
+		{"bomb in a stream", func(a *webAnswer, m *Message) {
+			a.event(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, bomb)
+			a.resultEvent(m, fine)
+		}, "protocol/invalid_message", ""},
+		{"bad UTF-8 in a stream that stays open", func(a *webAnswer, m *Message) {
+			a.event(`{"jsonrpc":"2.0","id":%s,"result":"%s"}`, m.ID, "\xff")
+			<-a.r.Context().Done()
+		}, "protocol/invalid_message", ""},
+		{"result and error in a stream", func(a *webAnswer, m *Message) {
+			a.event(`{"jsonrpc":"2.0","id":%s,"result":{},"error":{"code":1,"message":"x"}}`, m.ID)
+		}, "protocol/invalid_message", ""},
 		{"error after progress", func(a *webAnswer, m *Message) {
 			a.event(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.ID)
 			a.event("%s", AppendError(nil, m.ID, InvalidParams("late")))

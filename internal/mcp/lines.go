@@ -14,6 +14,9 @@ type lineReader struct {
 	br *bufio.Reader
 	// limit is how long a line may be; it is asked once a line has begun.
 	limit func() int
+	// open says that the last line had no end: whoever wrote it may have wanted to
+	// write more.
+	open bool
 }
 
 func newLineReader(r io.Reader, maxBytes int) *lineReader {
@@ -57,6 +60,7 @@ func (r *lineReader) line() ([]byte, error) {
 		if len(chunk)-1 > most {
 			return nil, &longLineError{size: len(chunk), limit: most, head: clone(chunk[:min(edge, len(chunk))]), tail: clone(chunk[max(0, len(chunk)-edge):])}
 		}
+		r.open = err != nil
 		return clone(chunk), nil // a last line without an end counts; the EOF comes again
 	}
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -79,6 +83,7 @@ func (r *lineReader) line() ([]byte, error) {
 		case size-1 > most:
 			return nil, &longLineError{size: size, limit: most, head: buf[:edge], tail: clone(bytes.TrimSpace(buf[edge:]))}
 		default:
+			r.open = err != nil
 			return buf, nil
 		}
 	}

@@ -212,7 +212,7 @@ func (c *stdioConn) handshake(ctx context.Context) error {
 			switch {
 			case v.dialect == &modern && c.opts.Era == EraChoice(EraModern):
 				return errNotModern(v.err)
-			case v.dialect == &modern && v.err != nil && !IsKind(v.err, KindTimeout):
+			case v.dialect == &modern && v.err != nil && !IsKind(v.err, KindTimeout) && !isInvalidAnswer(v.err):
 				failure = v.err // modern beyond doubt, or gone
 			case v.dialect == &modern && !asked:
 				asked = true

@@ -223,7 +223,9 @@ func (c *stdioConn) read() {
 		}
 		if len(line) > 0 {
 			m, parseErr := ParseMessage(line, Lenient)
-			if parseErr != nil {
+			if parseErr != nil && !lines.open && c.invalid(line, parseErr) {
+				c.stats.noise.Add(1)
+			} else if parseErr != nil {
 				if c.stats.noise.Add(1) == 1 {
 					c.log.Warn("the server writes lines that are no JSON-RPC messages to its standard output; they are ignored", "bytes", len(line))
 				}
@@ -335,13 +337,40 @@ func (c *stdioConn) soleOwner(m *Message) *pendingCall {
 func (c *stdioConn) tooLong(e *longLineError) {
 	c.stats.tooLarge.Add(1)
 	c.log.Warn("message from the server skipped: it is too large", "bytes", e.size, "limit", e.limit)
-	if id := e.answeredID(); id != nil {
+	if id := e.answeredID(); id != nil && !readClaim(e.head).request {
 		if p := c.answered(id); p != nil {
 			f := NewFault(KindMessageTooLarge, "line_too_large", "the server's answer has %d bytes, beyond the limit of %d bytes", e.size, e.limit)
 			f.Server = c.opts.Server
 			p.put(inbound{err: f})
 		}
 	}
+}
+
+// invalid fails the call that line, which is no JSON-RPC message, seems to
+// answer, and reports whether there is such a call. One that names two of them
+// says too little.
+func (c *stdioConn) invalid(line []byte, why error) bool {
+	claim := readClaim(line)
+	if claim.request || !claim.answer {
+		return false
+	}
+	c.callsMu.Lock()
+	var sole *pendingCall
+	several := false
+	for _, id := range claim.ids {
+		if n, ok := ourID(id); ok && c.calls[n] != nil {
+			several = several || sole != nil && sole != c.calls[n]
+			sole = c.calls[n]
+		}
+	}
+	if several || sole == nil {
+		c.callsMu.Unlock()
+		return false
+	}
+	delete(c.calls, sole.id)
+	c.callsMu.Unlock()
+	sole.put(inbound{err: invalidAnswer(c.opts.Server, why)})
+	return true
 }
 
 // fail ends the connection because it is broken.

@@ -170,6 +170,14 @@ func TestStdioEra(t *testing.T) {
 				p.result(m, modernDiscover)
 			}
 		}, "2026-07-28", "server/discover initialize", 7 * time.Second},
+		{"legacy that answers with what is no answer", "", func(p *peer, m *Message) {
+			if m.Method == MethodDiscover {
+				p.line(`{"id":%s,"error":"what?"}`, m.ID)
+			} else {
+				legacyPeer(silent)(p, m)
+			}
+		}, "2025-11-25", "server/discover initialize notifications/initialized", 0},
+		{"nothing but what is no answer", "", func(p *peer, m *Message) { p.line(`{"id":%s,"error":"what?"}`, m.ID) }, "protocol/invalid_message", "server/discover initialize", 0},
 		{"noise first", "", func(p *peer, m *Message) {
 			if m.Method == MethodDiscover {
 				p.send("Starting server v1.2\n\n{\"half\n")
@@ -234,7 +242,7 @@ func TestStdioEra(t *testing.T) {
 // TestStdioTraps has what servers do to their one pipe. None of it may concern
 // another call: the one after it goes well, unless the server has gone.
 func TestStdioTraps(t *testing.T) {
-	const fine = `{"content":[]}`
+	const fine, invalid = `{"content":[]}`, "protocol/invalid_message"
 	tests := []struct {
 		name   string
 		script func(p *peer, m *Message)
@@ -256,6 +264,27 @@ func TestStdioTraps(t *testing.T) {
 		{"bad UTF-8", func(p *peer, m *Message) {
 			p.line(`{"jsonrpc":"2.0","id":%s,"result":{"a":"%s"}}`, m.ID, "\xff\xfe")
 			p.result(m, fine)
+		}, invalid},
+		{"bad UTF-8, id behind", func(p *peer, m *Message) {
+			p.line(`{"result":{"id":-1,"a":"\"%s"} , "jsonrpc":"2.0", "id" : "%s" }`, "\xff\xfe", m.ID)
+		}, invalid},
+		{"half a line", func(p *peer, m *Message) { p.line(`{"jsonrpc":"2.0","id":%s,"resu`, m.ID) }, invalid},
+		{"half a string", func(p *peer, m *Message) { p.line(`{"id":%s,"result":{"a":"b`, m.ID) }, invalid},
+		{"id twice", func(p *peer, m *Message) { p.line(`{"jsonrpc":"2.0","id":999,"id":%s,"result":{}}`, m.ID) }, invalid},
+		{"result twice", func(p *peer, m *Message) { p.line(`{"jsonrpc":"2.0","id":%s,"result":{},"result":{}}`, m.ID) }, invalid},
+		{"no result", func(p *peer, m *Message) { p.line(`{"jsonrpc":"2.0","id":%s}`, m.ID) }, invalid},
+		{"error that is none", func(p *peer, m *Message) { p.line(`{"jsonrpc":"2.0","id":%s,"error":"no"}`, m.ID) }, invalid},
+		{"no version", func(p *peer, m *Message) { p.line(`{"id":%s,"result":{}}`, m.ID) }, invalid},
+		{"log lines and requests with ids", func(p *peer, m *Message) {
+			p.line(`{"level":"info","id":%s,"msg":"called"}`, m.ID)
+			p.line(`{"level":"info","id":%s,"msg":"%s"}`, m.ID, "\xff")
+			p.line(`{"jsonrpc":"2.0","id":%s,"method":"x","params":"%s"}`, m.ID, "\xff")
+			p.line(`{"jsonrpc":"2.0","id":%s,"method":7}`, m.ID)
+			p.line(`"jsonrpc":"2.0","id":%s`, m.ID)
+			p.line(`{"jsonrpc":"2.0","result":{"id":%s}`, m.ID)
+			p.line(`{"jsonrpc":"2.0","id":{"id":%s}}`, m.ID)
+			p.line(`{"jsonrpc":"2.0","id":%s`, m.ID)
+			p.result(m, fine)
 		}, fine},
 		{"batch", func(p *peer, m *Message) {
 			p.line(`[{"jsonrpc":"2.0","id":%s,"result":{"wrong":true}}]`, m.ID)
@@ -264,11 +293,11 @@ func TestStdioTraps(t *testing.T) {
 		{"nesting bomb", func(p *peer, m *Message) {
 			p.line(`{"jsonrpc":"2.0","id":%s,"result":{"a":%s}}`, m.ID, bomb)
 			p.result(m, fine)
-		}, fine},
+		}, invalid},
 		{"result and error", func(p *peer, m *Message) {
 			p.line(`{"jsonrpc":"2.0","id":%s,"result":{},"error":{"code":1,"message":"x"}}`, m.ID)
 			p.result(m, fine)
-		}, fine},
+		}, invalid},
 		{"unknown ids", func(p *peer, m *Message) {
 			for _, id := range []string{"99999", `"x"`, "-1", "1e99", "0.5", `""`, `"\u0031\u0031\u0031"`} {
 				p.line(`{"jsonrpc":"2.0","id":%s,"result":{"wrong":true}}`, id)
@@ -290,6 +319,10 @@ func TestStdioTraps(t *testing.T) {
 		}, "message_too_large/line_too_large"},
 		{"long line that is junk", func(p *peer, m *Message) {
 			p.line("%s", long)
+			p.result(m, fine)
+		}, fine},
+		{"long line that is a request with the id", func(p *peer, m *Message) {
+			p.line(`{"method":"x","params":{"a":"%s"},"id":%s}`, long, m.ID)
 			p.result(m, fine)
 		}, fine},
 		{"long line that quotes an id", func(p *peer, m *Message) {
