@@ -53,8 +53,10 @@ func TestSizeLimit(t *testing.T) {
 		call  func(string) string
 		sizes []int
 	}{
-		{"stdio", stdio, []int{9 << 20}}, {"modern", modern, []int{9 << 20, 33 << 20}},
-		{"legacy", legacy, []int{9 << 20}}, {"chunked", chunked, []int{9 << 20}},
+		{"stdio", stdio, []int{9 << 20}},
+		{"modern", modern, []int{9 << 20, 33 << 20}},
+		{"legacy", legacy, []int{9 << 20}},
+		{"chunked", chunked, []int{9 << 20}},
 	} {
 		name, call := tt.name, tt.call
 		for _, size := range tt.sizes {
