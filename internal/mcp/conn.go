@@ -97,7 +97,7 @@ type ConnectOptions struct {
 	// RequestTimeout bounds each request that the connection makes by itself,
 	// such as initialize. Default 60 s.
 	RequestTimeout time.Duration
-	// QueueTimeout bounds the wait for a turn on a legacy stdio connection
+	// QueueTimeout bounds the wait for a turn on a stdio connection
 	// (product rule T2). Default 30 s.
 	QueueTimeout time.Duration
 	// ListenIdleTimeout is how long a stream that waits for changes may be

@@ -121,15 +121,17 @@ func (c *stdioConn) Call(ctx context.Context, call *Call) (jsontext.Value, error
 }
 
 // turnOf says whether a call has to wait for a turn, and for one of its own.
-// Only what may make the server do something takes part: lists and pings go
-// past the queue.
+// On a legacy connection only what may make the server do something takes part:
+// lists and pings go past the queue. On a modern one only calls that want log
+// messages do: those name no call either, but no other call can have them.
 func (c *stdioConn) turnOf(x *pendingCall) (takes, alone bool) {
+	logs := x.level != 0 && c.Info().Has("logging")
 	if c.dialect.era != EraLegacy {
-		return false, false
+		return logs, logs
 	}
 	switch x.Method {
 	case MethodToolsCall, "prompts/get", "resources/read", "completion/complete":
-		return true, x.asks || x.level != 0 && c.Info().Has("logging")
+		return true, x.asks || logs
 	}
 	return false, false
 }

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// turns hands out the turns of a legacy stdio connection in FIFO order (product
-// rule T2). On such a connection the server's log messages and requests name no
-// call, so a call that is to get them runs alone; the others run side by side.
+// turns hands out the turns of a stdio connection in FIFO order (product rule T2).
+// On such a connection the server's log messages, and the requests of a legacy
+// one, name no call, so a call that is to get them runs alone; the others run side
+// by side. Of a modern server only the calls that want log messages take turns.
 type turns struct {
 	mu sync.Mutex
 	// Either alone is set or shared counts the turns taken, never both.
