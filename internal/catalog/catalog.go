@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -103,7 +102,7 @@ func (c *Catalog) add(defs []jsontext.Value) {
 	index := make([]int, 0, len(defs)) // of each of c.Tools in defs
 	twice := make(map[string]bool)
 	reject := func(i int, name string, reason Reason, detail string) {
-		c.Rejected = append(c.Rejected, Rejected{Server: c.Server, Tool: shorten(name), Index: i, Reason: reason, Detail: detail})
+		c.Rejected = append(c.Rejected, Rejected{Server: c.Server, Tool: mcp.Shorten(name, maxToolName), Index: i, Reason: reason, Detail: detail})
 	}
 	var p toolParser
 	for i, def := range defs {
@@ -149,14 +148,6 @@ func (c *Catalog) add(defs []jsontext.Value) {
 
 func (c *Catalog) sortRejected() {
 	slices.SortStableFunc(c.Rejected, func(a, b Rejected) int { return cmp.Compare(a.Index, b.Index) })
-}
-
-// shorten keeps a name of any length from filling logs and events.
-func shorten(name string) string {
-	if len(name) <= maxToolName {
-		return name
-	}
-	return string(bytes.ToValidUTF8([]byte(name[:maxToolName]), nil)) + "…"
 }
 
 // Tool returns the tool with the server's own name.
@@ -216,7 +207,7 @@ func Decode(data []byte) (*Catalog, error) {
 		case "format":
 			version = string(v)
 		case "server":
-			c.Server = text(v)
+			c.Server = mcp.Text(v)
 		case "info":
 			return json.Unmarshal(v, &c.Info)
 		case "rejected":

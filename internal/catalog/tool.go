@@ -200,7 +200,7 @@ func (p *toolParser) read(def jsontext.Value) error {
 		if err != nil {
 			return invalid("the definition is no valid JSON: %s", syntaxProblem(err))
 		}
-		name, start := text(raw), int(p.dec.InputOffset())-len(raw)
+		name, start := mcp.Text(raw), int(p.dec.InputOffset())-len(raw)
 		v, err := p.dec.ReadValue()
 		if err != nil {
 			return invalid("member %q of the definition is no valid JSON: %s", name, syntaxProblem(err))
@@ -250,7 +250,7 @@ func (p *toolParser) member(name string, v jsontext.Value) error {
 	}
 	switch name {
 	case "name":
-		p.tool.Name = text(v)
+		p.tool.Name = mcp.Text(v)
 	case "inputSchema":
 		p.schema, p.tool.InputSchema = at, v
 		return checkInputSchema(v)
@@ -331,7 +331,7 @@ func checkInputSchema(schema jsontext.Value) error {
 	if typ == nil {
 		return invalid(`inputSchema has no type, it must be "object"`)
 	}
-	if text(typ) != "object" {
+	if mcp.Text(typ) != "object" {
 		return invalid(`inputSchema.type is %.40s, it must be "object"`, typ)
 	}
 	return nil
@@ -457,18 +457,6 @@ func elements(array jsontext.Value) ([]jsontext.Value, error) {
 	}
 	_, err := dec.ReadToken()
 	return out, err
-}
-
-// text is the value of a raw JSON string, "" for any other kind.
-func text(v jsontext.Value) string {
-	if v.Kind() != '"' {
-		return ""
-	}
-	b, err := jsontext.AppendUnquote(nil, v)
-	if err != nil {
-		return ""
-	}
-	return string(b)
 }
 
 func syntaxProblem(err error) string {

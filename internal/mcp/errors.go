@@ -75,7 +75,7 @@ func parseError(v jsontext.Value) (*Error, error) {
 			}
 			e.Code = n
 		case "message":
-			e.Message = text(v)
+			e.Message = Text(v)
 		case "data":
 			e.Data = v
 		}

@@ -83,7 +83,7 @@ func (w *paramHeaderWalk) schema(schema jsontext.Value, path []string, reachable
 	if len(path) == 0 {
 		where = "the schema's root"
 	}
-	name := text(annotation)
+	name := Text(annotation)
 	switch {
 	case annotation.Kind() != '"' || !isToken(name):
 		return fmt.Errorf("%s: %s must be a non-empty header token, this is %s", where, headerAnnotation, annotation)
@@ -120,11 +120,11 @@ func (w *paramHeaderWalk) schemaOrList(v jsontext.Value, path []string) error {
 func mirrorable(types jsontext.Value) bool {
 	one := func(t string) bool { return t == "string" || t == "integer" || t == "boolean" }
 	if types.Kind() == '"' {
-		return one(text(types))
+		return one(Text(types))
 	}
 	var real, other int
 	if types.Kind() != '[' || eachElement(types, func(v jsontext.Value) error {
-		if t := text(v); one(t) {
+		if t := Text(v); one(t) {
 			real++
 		} else if t != "null" {
 			other++
@@ -170,7 +170,7 @@ func ParamHeaderValues(headers []ParamHeader, arguments jsontext.Value) map[stri
 func headerText(v jsontext.Value) (string, bool) {
 	switch v.Kind() {
 	case '"':
-		return text(v), true
+		return Text(v), true
 	case 't', 'f':
 		return string(v), true
 	case '0':

@@ -44,7 +44,7 @@ func ReadRequestMeta(meta jsontext.Value) (RequestMeta, error) {
 	err := EachField(meta, func(name string, v jsontext.Value) error {
 		switch name {
 		case MetaProtocolVersion:
-			if r.Version = text(v); r.Version == "" {
+			if r.Version = Text(v); r.Version == "" {
 				return wrongMeta(name, "a protocol version")
 			}
 		case MetaClientCapabilities:
@@ -53,7 +53,7 @@ func ReadRequestMeta(meta jsontext.Value) (RequestMeta, error) {
 			}
 			r.Capabilities = v
 		case MetaLogLevel:
-			if r.LogLevel = text(v); !IsLogLevel(r.LogLevel) {
+			if r.LogLevel = Text(v); !IsLogLevel(r.LogLevel) {
 				return wrongMeta(name, "one of "+strings.Join(logLevels[1:], ", "))
 			}
 		case MetaProgressToken:

@@ -40,7 +40,7 @@ func LegacyResponse(body []byte, method string) ([]byte, ResultInfo, error) {
 		v := jsontext.Value(body[m.value:m.end:m.end])
 		switch m.name {
 		case "resultType":
-			info.Type, m.drop = text(v), true
+			info.Type, m.drop = Text(v), true
 		case "inputRequests":
 			info.InputRequests = v
 		case "requestState":

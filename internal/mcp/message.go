@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -65,7 +66,7 @@ func ParseMessage(data []byte, strict Strictness) (Message, error) {
 	err := EachField(data, func(name string, value jsontext.Value) error {
 		switch name {
 		case "jsonrpc":
-			version = text(value)
+			version = Text(value)
 		case "id":
 			if k := value.Kind(); k == 'n' {
 				nullID = true
@@ -79,7 +80,7 @@ func ParseMessage(data []byte, strict Strictness) (Message, error) {
 			if value.Kind() != '"' {
 				return invalidRequest("method must be a string")
 			}
-			m.Method = text(value)
+			m.Method = Text(value)
 		case "params":
 			if value.Kind() != '{' {
 				return invalidRequest("params must be an object")
@@ -173,8 +174,9 @@ func AppendString(dst []byte, s string) []byte {
 // QuoteString is s as a raw JSON string.
 func QuoteString(s string) jsontext.Value { return AppendString(nil, s) }
 
-// text is the value of a raw JSON string, "" for any other kind.
-func text(v jsontext.Value) string {
+// Text is the value of a raw JSON string, "" for any other kind. What is no UTF-8
+// once it is unescaped has U+FFFD in its place.
+func Text(v jsontext.Value) string {
 	if v.Kind() != '"' {
 		return ""
 	}
@@ -186,6 +188,15 @@ func text(v jsontext.Value) string {
 		return ""
 	}
 	return string(b)
+}
+
+// Shorten keeps text from outside, of any length, from filling a message, a log
+// or an event: beyond most bytes it is cut.
+func Shorten(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 func isInteger(v jsontext.Value) bool {

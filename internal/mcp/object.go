@@ -29,7 +29,7 @@ func ParseParams(params jsontext.Value) (Params, error) {
 		if v.Kind() != '"' {
 			return InvalidParams("params." + name + " must be a string")
 		}
-		*into = text(v)
+		*into = Text(v)
 		return nil
 	}
 	err := EachField(params, func(name string, v jsontext.Value) error {
@@ -83,7 +83,7 @@ func FieldString(obj jsontext.Value, name string) string {
 	if v == nil {
 		return ""
 	}
-	return text(v)
+	return Text(v)
 }
 
 // EachField calls f for each member of obj, in order; the values alias obj. It

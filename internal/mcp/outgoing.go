@@ -63,7 +63,7 @@ func (o *outgoing) appendParams(b []byte, d *dialect) ([]byte, error) {
 		value := params[m.value:m.end:m.end]
 		switch m.name {
 		case "name", "uri":
-			o.name = text(value)
+			o.name = Text(value)
 		case "_meta":
 			hasMeta = true
 			b = append(b, params[copied:m.value]...)
@@ -120,7 +120,7 @@ func (o *outgoing) appendMeta(b []byte, meta jsontext.Value, d *dialect) ([]byte
 		case MetaProtocolVersion:
 			return nil // it is per hop, and ours follows
 		case MetaLogLevel:
-			if o.level = parseLogLevel(text(value)); o.level == 0 {
+			if o.level = parseLogLevel(Text(value)); o.level == 0 {
 				return NewFault(KindInvalid, "params", "params._meta[%q] must be one of %s", MetaLogLevel, strings.Join(logLevels[1:], ", "))
 			}
 		case MetaClientCapabilities:
@@ -165,7 +165,7 @@ func isID(raw jsontext.Value, n uint64) bool {
 func ourID(raw jsontext.Value) (uint64, bool) {
 	s := string(raw)
 	if raw.Kind() == '"' {
-		s = text(raw)
+		s = Text(raw)
 	}
 	if n, err := strconv.ParseUint(s, 10, 64); err == nil {
 		return n, true

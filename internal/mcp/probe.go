@@ -125,13 +125,7 @@ func errNotModern(err error) error {
 }
 
 // short bounds text of a server's in a message of ours.
-func short(s string) string {
-	const most = 200
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+func short(s string) string { return Shorten(s, 200) }
 
 // handshake finds the era and opens the session of a legacy server. Since a
 // process may be slow to start, a late answer to server/discover still counts:

@@ -134,7 +134,7 @@ func memberName(quoted []byte) string {
 	if name, ok := protocolNames[string(quoted)]; ok {
 		return name
 	}
-	return text(quoted)
+	return Text(quoted)
 }
 
 var protocolNames = func() map[string]string {

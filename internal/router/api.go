@@ -106,7 +106,7 @@ func readParams(params jsontext.Value, want ...param) error {
 		case want[i].object != nil && v.Kind() != '{':
 			return invalid("params.%s must be an object", name)
 		case want[i].text != nil:
-			*want[i].text = str(v)
+			*want[i].text = mcp.Text(v)
 		default:
 			*want[i].object = v
 		}
@@ -294,7 +294,7 @@ func (a *api) unknown(name, principal string) *mcp.Fault {
 		f.Server = entry.Server
 		return f
 	}
-	return mcp.NewFault(mcp.KindNotFound, "unknown_tool", "there is no tool %q", shortName(name))
+	return mcp.NewFault(mcp.KindNotFound, "unknown_tool", "there is no tool %q", mcp.Shorten(name, maxShownName))
 }
 
 // modernMeta is meta with what a modern request must say.
@@ -382,15 +382,6 @@ func (a *api) hubStatus(params jsontext.Value) (any, error) {
 		out.Servers[s.State()]++
 	}
 	return out, nil
-}
-
-// str is the value of a raw JSON string, "" for any other kind.
-func str(v jsontext.Value) string {
-	if v.Kind() != '"' {
-		return ""
-	}
-	b, _ := jsontext.AppendUnquote(nil, v) // its error only reports what is no UTF-8
-	return string(b)
 }
 
 // stringList reads a JSON array of strings.

@@ -168,17 +168,11 @@ func describeState(s *registry.Server) string {
 }
 
 func unknownTool(name string) *mcp.Error {
-	return mcp.InvalidParams("unknown tool: " + string(mcp.QuoteString(shortName(name))))
+	return mcp.InvalidParams("unknown tool: " + string(mcp.QuoteString(mcp.Shorten(name, maxShownName))))
 }
 
-// shortName keeps a name of any length from filling an error.
-func shortName(name string) string {
-	const most = 130
-	if len(name) > most {
-		return name[:most] + "…"
-	}
-	return name
-}
+// maxShownName bounds a name that an error repeats, in bytes.
+const maxShownName = 130
 
 // told is what a call says beside what it is about.
 type told struct {
@@ -205,7 +199,7 @@ func (t *told) read(params jsontext.Value) error {
 	err := mcp.EachField(params, func(name string, v jsontext.Value) error {
 		switch name {
 		case "requestState":
-			t.parkedAt, _ = bus.ParkedAt(str(v))
+			t.parkedAt, _ = bus.ParkedAt(mcp.Text(v))
 		case "_meta":
 			meta = v
 		}
@@ -217,14 +211,14 @@ func (t *told) read(params jsontext.Value) error {
 	return mcp.EachField(meta, func(name string, v jsontext.Value) error {
 		switch name {
 		case "traceparent":
-			t.traceparent = str(v)
+			t.traceparent = mcp.Text(v)
 		case "tracestate":
-			t.tracestate = str(v)
+			t.tracestate = mcp.Text(v)
 		case metaToolSet:
 			if v.Kind() != '"' {
 				return mcp.NewFault(mcp.KindInvalid, "invalid_params", "params._meta[%q] must be a string", metaToolSet)
 			}
-			t.toolSet = str(v)
+			t.toolSet = mcp.Text(v)
 		case metaTaint:
 			var ok bool
 			if t.taint, ok = stringList(v); !ok {

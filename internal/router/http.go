@@ -205,13 +205,8 @@ func isLoopbackHost(host string) bool {
 			return false
 		}
 		host = h
-	} else if len(host) > 2 && host[0] == '[' && host[len(host)-1] == ']' {
-		host = host[1 : len(host)-1]
 	}
-	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
-		return true
-	}
-	return net.ParseIP(host).IsLoopback()
+	return mcp.IsLoopback(strings.TrimSuffix(host, "."))
 }
 
 // serveMCP is the endpoint of scope, in both eras.

@@ -69,7 +69,7 @@ func pages(byCursor map[string]string) *scripted {
 	return newScripted(func(call *mcp.Call) (jsontext.Value, error) {
 		cursor := "first"
 		if v := mcp.Field(call.Params, "cursor"); v != nil {
-			cursor = unquote(v)
+			cursor = mcp.Text(v)
 		}
 		page, ok := byCursor[cursor]
 		if !ok {

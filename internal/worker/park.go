@@ -287,7 +287,7 @@ func (l *lot) expire(state string) {
 // take finds the call that c continues and frees its place. Whoever has a
 // requestState of another caller learns nothing, not even that there is one.
 func (l *lot) take(c *call) (*parked, error) {
-	state := unquote(c.params.state)
+	state := mcp.Text(c.params.state)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.waiting[state]

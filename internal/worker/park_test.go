@@ -464,7 +464,7 @@ func TestReplicaState(t *testing.T) {
 			t.Fatal(err)
 		}
 		number, own, ok := unpinState(mcp.Field(pinned, "requestState"))
-		if !ok || number != 12 || unquote(own) != mcp.FieldString(jsontext.Value(value), "requestState") || (own == nil) != (mcp.Field(jsontext.Value(value), "requestState") == nil) {
+		if !ok || number != 12 || mcp.Text(own) != mcp.FieldString(jsontext.Value(value), "requestState") || (own == nil) != (mcp.Field(jsontext.Value(value), "requestState") == nil) {
 			t.Errorf("%s became %s and came back as %d, %s, %v", value, pinned, number, own, ok)
 		}
 	}

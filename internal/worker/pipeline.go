@@ -67,7 +67,7 @@ func readToolCall(params jsontext.Value) (toolCall, error) {
 			if named = v.Kind() == '"'; !named {
 				return wrong(name, "a string")
 			}
-			t.name = unquote(v)
+			t.name = mcp.Text(v)
 		case "requestState":
 			if v.Kind() != '"' {
 				return wrong(name, "a string")
@@ -196,7 +196,7 @@ func (d *definition) decide(c *call) policy.Decision {
 
 // send makes the request, at most once (K10), and its answer the reply.
 func (c *call) send(ctx context.Context, live *serving) (bus.Reply, error) {
-	if _, ok := bus.ParkedAt(unquote(c.params.state)); ok {
+	if _, ok := bus.ParkedAt(mcp.Text(c.params.state)); ok {
 		return c.resume(ctx)
 	}
 	l, params, err := c.route(live)

@@ -464,7 +464,7 @@ func FuzzReadToolCall(f *testing.F) {
 		if right != (err == nil) {
 			t.Fatalf("%s: %v", params, err)
 		}
-		if err == nil && (got.name != unquote(want["name"]) || !sameJSON(got.arguments, want["arguments"])) {
+		if err == nil && (got.name != mcp.Text(want["name"]) || !sameJSON(got.arguments, want["arguments"])) {
 			t.Errorf("%s became %+v", params, got)
 		}
 	})

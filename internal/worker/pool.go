@@ -50,7 +50,7 @@ func leastBusy(links []*link) *link {
 func pinState(value jsontext.Value, number int) (jsontext.Value, error) {
 	state := replicaPrefix + strconv.Itoa(number)
 	if own := mcp.Field(value, "requestState"); own != nil {
-		state += ":" + unquote(own)
+		state += ":" + mcp.Text(own)
 	}
 	return mcp.Edit(value, mcp.Change{Name: "requestState", Value: mcp.QuoteString(state)})
 }
@@ -58,7 +58,7 @@ func pinState(value jsontext.Value, number int) (jsontext.Value, error) {
 // unpinState takes apart what pinState made; own is nil if the server gave no
 // state. It reports false for any other state.
 func unpinState(state jsontext.Value) (number int, own jsontext.Value, ok bool) {
-	rest, ok := strings.CutPrefix(unquote(state), replicaPrefix)
+	rest, ok := strings.CutPrefix(mcp.Text(state), replicaPrefix)
 	if !ok {
 		return 0, nil, false
 	}
@@ -71,14 +71,4 @@ func unpinState(state jsontext.Value) (number int, own jsontext.Value, ok bool) 
 		own = mcp.QuoteString(text)
 	}
 	return number, own, true
-}
-
-// unquote is the text of a raw JSON string, "" for any other value. Text that
-// is no UTF-8 once unescaped has U+FFFD in its place.
-func unquote(v jsontext.Value) string {
-	if v.Kind() != '"' {
-		return ""
-	}
-	b, _ := jsontext.AppendUnquote(nil, v) // its error only reports the replacement, since v is JSON
-	return string(b)
 }

@@ -648,7 +648,7 @@ func TestReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := mcp.Field(asked, "requestState")
-	if !strings.HasPrefix(unquote(state), replicaPrefix) || !strings.HasSuffix(unquote(state), ":asked") {
+	if !strings.HasPrefix(mcp.Text(state), replicaPrefix) || !strings.HasSuffix(mcp.Text(state), ":asked") {
 		t.Fatalf("requestState %s in %s", state, asked)
 	}
 	got, err := h.do(testCall{
