@@ -169,3 +169,25 @@ func TestParseParams(t *testing.T) {
 		}
 	}
 }
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{`"a"`: "a", `"\u00e4\n"`: "ä\n", `"\ud800x"`: "\ufffdx", `""`: "", `1`: "", `null`: "", `{}`: "", ``: ""} {
+		if got := Text(jsontext.Value(raw)); got != want {
+			t.Errorf("%s is %q, want %q", raw, got, want)
+		}
+	}
+}
+
+func TestShorten(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		s    string
+		most int
+		want string
+	}{{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "abc…"}, {"aäb", 2, "a…"}, {"äö", 2, "ä…"}} {
+		if got := Shorten(tt.s, tt.most); got != tt.want {
+			t.Errorf("%q in %d bytes is %q, want %q", tt.s, tt.most, got, tt.want)
+		}
+	}
+}

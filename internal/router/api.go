@@ -287,7 +287,7 @@ func unknownResult(text string, f *mcp.Fault) jsontext.Value {
 func (a *api) unknown(name, principal string) *mcp.Fault {
 	hubPrefix, parts := recipe(a.engine.registry.View(), listKey{principal: principal})
 	for i := range parts {
-		parts[i].hide = false
+		parts[i].HideDenied = false
 	}
 	if entry, ok := catalog.Build(sources(parts, principal), hubPrefix).Resolve(name); ok {
 		f := mcp.NewFault(mcp.KindDenied, "policy", "the policy denies every call of %s/%s, so it is not listed", entry.Server, entry.Tool.Name)

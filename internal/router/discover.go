@@ -30,27 +30,13 @@ func version() string {
 	return "0.0.0"
 }
 
-func serverInfo() jsontext.Value {
-	b := append([]byte(`{"name":`), mcp.QuoteString(programName)...)
-	b = append(b, `,"version":`...)
-	b = mcp.AppendString(b, version())
-	return append(b, '}')
-}
-
-// discovery is what the hub, or one server of it, says of itself.
-type discovery struct {
-	instructions string         // "" for none
-	capabilities jsontext.Value // a JSON object
-	serverInfo   jsontext.Value // a JSON object with name and version
-}
-
 // discover is what the scope says of itself; the legacy front makes the result
 // of initialize of it.
-func (e *engine) discover(scope string) discovery {
-	return discovery{
-		instructions: instructions(e.registry.View(), scope),
-		capabilities: jsontext.Value(capabilities),
-		serverInfo:   e.serverInfo,
+func (e *engine) discover(scope string) mcp.Discovery {
+	return mcp.Discovery{
+		Instructions: instructions(e.registry.View(), scope),
+		Capabilities: jsontext.Value(capabilities),
+		ServerInfo:   e.serverInfo,
 	}
 }
 
@@ -77,25 +63,4 @@ func instructions(v *registry.View, scope string) string {
 		b.WriteString("\n\n## " + s.ID() + "\n\n" + text)
 	}
 	return b.String()
-}
-
-// discoverResult is the result of server/discover.
-func (e *engine) discoverResult(scope string) jsontext.Value {
-	d := e.discover(scope)
-	b := append([]byte(nil), `{"resultType":"complete","supportedVersions":[`...)
-	for i, v := range mcp.ModernVersions() {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = mcp.AppendString(b, v)
-	}
-	b = append(b, `],"capabilities":`...)
-	b = append(b, d.capabilities...)
-	if d.instructions != "" {
-		b = append(b, `,"instructions":`...)
-		b = mcp.AppendString(b, d.instructions)
-	}
-	b = append(b, `,"ttlMs":0,"cacheScope":"private","_meta":{"`+mcp.MetaServerInfo+`":`...)
-	b = append(b, d.serverInfo...)
-	return append(b, `}}`...)
 }

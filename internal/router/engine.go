@@ -56,7 +56,7 @@ func newEngine(conn *bus.Conn, log *slog.Logger) *engine {
 	lists := newLists(conn, reg, log)
 	return &engine{
 		conn: conn, log: log, registry: reg, lists: lists,
-		changes: newChanges(conn, lists), serverInfo: serverInfo(),
+		changes: newChanges(conn, lists), serverInfo: mcp.ServerInfoJSON(programName, version()),
 	}
 }
 
@@ -111,7 +111,8 @@ func (e *engine) do(ctx context.Context, req *request, notify func(body []byte))
 		}
 		return answer{body: body}
 	case mcp.MethodDiscover:
-		return answer{body: mcp.AppendResult(nil, req.id, e.discoverResult(req.scope))}
+		d := e.discover(req.scope)
+		return answer{body: mcp.AppendResult(nil, req.id, d.Result())}
 	}
 	return e.failed(ctx, req, mcp.MethodNotFound(req.method))
 }

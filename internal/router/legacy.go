@@ -192,10 +192,10 @@ const maxClientBytes = 32 << 10
 func (f *fronts) welcome(rec *record) jsontext.Value {
 	d := f.engine.discover(rec.Scope)
 	b := mcp.AppendString([]byte(`{"protocolVersion":`), rec.Version)
-	b = append(append(b, `,"capabilities":`...), d.capabilities...)
-	b = append(append(b, `,"serverInfo":`...), d.serverInfo...)
-	if d.instructions != "" {
-		b = mcp.AppendString(append(b, `,"instructions":`...), d.instructions)
+	b = append(append(b, `,"capabilities":`...), d.Capabilities...)
+	b = append(append(b, `,"serverInfo":`...), d.ServerInfo...)
+	if d.Instructions != "" {
+		b = mcp.AppendString(append(b, `,"instructions":`...), d.Instructions)
 	}
 	return append(b, '}')
 }

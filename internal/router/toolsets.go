@@ -32,15 +32,11 @@ type listKey struct {
 // equal lists. The pointers are to immutable values that a View hands on to the
 // next as long as nothing of them changes.
 type part struct {
-	server    string
+	registry.Projection
 	catalog   *catalog.Catalog
-	filter    *catalog.Selection
-	policy    *policy.Policy
 	naming    catalog.Naming
 	prefix    string
 	hasPrefix bool
-	hide      bool
-	trusted   bool
 }
 
 // list is one ToolSet with what it was made of.
@@ -169,10 +165,7 @@ func recipe(v *registry.View, key listKey) (hubPrefix string, parts []part) {
 		if s.Catalog == nil || s.Ready() == key.asleep {
 			continue
 		}
-		p := part{
-			server: s.ID(), catalog: s.Catalog, filter: s.Filter, policy: s.Policy, naming: s.Config.Naming,
-			hide: s.Config.HideDenied == nil || *s.Config.HideDenied, trusted: s.Config.Trusted,
-		}
+		p := part{Projection: s.Projection(), catalog: s.Catalog, naming: s.Config.Naming}
 		if s.Config.Prefix != nil {
 			p.prefix, p.hasPrefix = *s.Config.Prefix, true
 		}
@@ -189,28 +182,14 @@ func sources(parts []part, principal string) []catalog.Source {
 	for i := range parts {
 		p := &parts[i]
 		out[i] = catalog.Source{
-			Server: p.server, Naming: p.naming, Catalog: p.catalog,
-			Hidden: func(t *catalog.Tool) bool { return p.hides(t, principal) },
+			Server: p.Server, Naming: p.naming, Catalog: p.catalog,
+			Hidden: func(t *catalog.Tool) bool { return !p.Offers(t, principal) },
 		}
 		if p.hasPrefix {
 			out[i].Prefix = &p.prefix
 		}
 	}
 	return out
-}
-
-// hides reports whether a tool is left out for the principal: by the filter, or
-// because its call would be denied whatever the arguments (L2).
-func (p *part) hides(t *catalog.Tool, principal string) bool {
-	if !p.filter.Selects(p.server, t.Name) {
-		return true
-	}
-	if !p.hide {
-		return false
-	}
-	return p.policy == nil || p.policy.Never(policy.Input{
-		Server: p.server, Tool: t.Name, Annotations: t.Annotations, Trusted: p.trusted, Principal: principal,
-	})
 }
 
 // personal reports whether a list may depend on the principal: some condition

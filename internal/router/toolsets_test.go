@@ -277,7 +277,7 @@ func TestDiscover(t *testing.T) {
 	if !strings.Contains(d.Instructions, "## a\n\nuse a\n\n## b\n\nuse b") {
 		t.Errorf("instructions %q", d.Instructions)
 	}
-	if got := h.engine.discover("b"); got.instructions != "use b" || !got.capabilities.IsValid() || !got.serverInfo.IsValid() {
+	if got := h.engine.discover("b"); got.Instructions != "use b" || !got.Capabilities.IsValid() || !got.ServerInfo.IsValid() {
 		t.Errorf("%+v", got)
 	}
 }

@@ -365,10 +365,11 @@ func (s *server) listReply(in *bus.Incoming, m *mcp.Message) (bus.Reply, error) 
 	if live.unavailable != nil {
 		return bus.Reply{}, live.unavailable
 	}
+	offered := def.Projection()
 	value := []byte(`{"resultType":"complete","tools":[`)
 	for i := range live.catalog.Tools {
 		t := &live.catalog.Tools[i]
-		if !def.offers(s.id, t, in) {
+		if !offered.Offers(t, in.Meta.Principal) {
 			continue
 		}
 		if value[len(value)-1] != '[' {
@@ -380,19 +381,6 @@ func (s *server) listReply(in *bus.Incoming, m *mcp.Message) (bus.Reply, error) 
 	return result(m.ID, value), nil
 }
 
-// offers reports whether the tool is offered to the caller (L2).
-func (d *definition) offers(server string, t *catalog.Tool, in *bus.Incoming) bool {
-	if !d.Filter.Selects(server, t.Name) {
-		return false
-	}
-	if d.Config.HideDenied == nil || !*d.Config.HideDenied {
-		return true
-	}
-	return d.Policy != nil && !d.Policy.Never(policy.Input{
-		Server: server, Tool: t.Name, Annotations: t.Annotations, Trusted: d.Config.Trusted, Principal: in.Meta.Principal,
-	})
-}
-
 // discoverReply is what the server says of itself, as server/discover has it.
 func (s *server) discoverReply(m *mcp.Message) (bus.Reply, error) {
 	live := s.live.Load()
@@ -400,27 +388,9 @@ func (s *server) discoverReply(m *mcp.Message) (bus.Reply, error) {
 		return bus.Reply{}, live.unavailable
 	}
 	info := live.links[0].conn.Info()
-	capabilities := info.Capabilities
-	if capabilities == nil {
-		capabilities = jsontext.Value("{}")
+	d := mcp.Discovery{
+		Capabilities: info.Capabilities, Instructions: info.Instructions,
+		ServerInfo: mcp.ServerInfoJSON(info.Server.Name, info.Server.Version),
 	}
-	name, _ := mcp.Edit(nil,
-		mcp.Change{Name: "name", Value: mcp.QuoteString(info.Server.Name)},
-		mcp.Change{Name: "version", Value: mcp.QuoteString(info.Server.Version)})
-	changes := []mcp.Change{
-		{Name: "resultType", Value: jsontext.Value(`"complete"`)},
-		{Name: "supportedVersions", Value: jsontext.Value(`["` + mcp.LatestModern + `"]`)},
-		{Name: "capabilities", Value: capabilities},
-		{Name: "ttlMs", Value: jsontext.Value("0")},
-		{Name: "cacheScope", Value: jsontext.Value(`"private"`)},
-	}
-	if info.Instructions != "" {
-		changes = append(changes, mcp.Change{Name: "instructions", Value: mcp.QuoteString(info.Instructions)})
-	}
-	changes = append(changes, mcp.Change{Name: "_meta", Value: jsontext.Value(`{"` + mcp.MetaServerInfo + `":` + string(name) + `}`)})
-	value, err := mcp.Edit(nil, changes...)
-	if err != nil {
-		return bus.Reply{}, err
-	}
-	return result(m.ID, value), nil
+	return result(m.ID, d.Result()), nil
 }
