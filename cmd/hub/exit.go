@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"toolhub/internal/bus"
 	"toolhub/internal/config"
 	"toolhub/internal/daemon"
 	"toolhub/internal/mcp"
@@ -110,7 +111,7 @@ func hint(f *mcp.Fault) string {
 	switch {
 	case f.Reason == mcp.ReasonOutcomeUnknown:
 		return "the call may have run; look before you repeat it"
-	case f.Reason == mcp.ReasonNoResponders && f.Server == "":
+	case f.Reason == bus.ReasonNoResponders && f.Server == "":
 		return "no router of this hub answers; is it running under this name? (--hub, --state-dir, --nats)"
 	case f.Kind == mcp.KindDenied:
 		return "hub policy explain shows the rule that decided"

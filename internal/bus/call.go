@@ -20,6 +20,14 @@ const replyGrace = 250 * time.Millisecond
 // invitation to send one.
 const partTimeout = 10 * time.Second
 
+// Reasons of faults that say that a call never started.
+const (
+	// ReasonNoResponders: nobody serves the subject.
+	ReasonNoResponders = "no_responders"
+	// ReasonDisconnected: there is no connection to NATS.
+	ReasonDisconnected = "bus_disconnected"
+)
+
 // Request is one call.
 type Request struct {
 	// Subject is one of [CallSubject], [AtSubject] or [APISubject].
@@ -112,7 +120,7 @@ func (c *Conn) Call(ctx context.Context, r *Request, notify func(body []byte)) (
 		return Reply{}, err
 	}
 	if fault, ok := errors.AsType[*mcp.Fault](err); ok {
-		if fault.CallID == "" && fault.Reason != mcp.ReasonNoResponders {
+		if fault.CallID == "" && fault.Reason != ReasonNoResponders {
 			fault.CallID = meta.CallID
 		}
 		if fault.Kind == mcp.KindProtocol || fault.Kind == mcp.KindMessageTooLarge {
@@ -173,7 +181,7 @@ func (c *Conn) await(ctx context.Context, w *waiter, notify func([]byte), rest p
 		}
 		switch in.kind {
 		case kindNoResponders:
-			return Reply{}, mcp.Unavailable("", mcp.ReasonNoResponders, "nobody serves the call just now")
+			return Reply{}, mcp.Unavailable("", ReasonNoResponders, "nobody serves the call just now")
 		case kindBroken:
 			f := *in.fault // shared by all calls that failed together
 			return Reply{}, &f
@@ -225,7 +233,7 @@ func (c *Conn) sendRest(to string, rest parts) error {
 func publishFault(err error, size int) *mcp.Fault {
 	switch {
 	case disconnected(err):
-		return mcp.Unavailable("", "bus_disconnected", "there is no connection to NATS just now")
+		return mcp.Unavailable("", ReasonDisconnected, "there is no connection to NATS just now")
 	case errors.Is(err, nats.ErrMaxPayload):
 		return mcp.NewFault(mcp.KindMessageTooLarge, "message_too_large", "NATS does not take a message of %d bytes", size)
 	default:

@@ -213,7 +213,7 @@ func TestNobodyServes(t *testing.T) {
 	serve(t, worker, 0, func(context.Context, *Incoming) (Reply, error) { return Reply{Body: response("")}, nil })
 	began := time.Now()
 	_, err := caller.Call(t.Context(), &Request{Subject: CallSubject("test", "echo", testEpoch+1, "tools/call"), Body: request(1)}, nil)
-	f := wantFault(t, err, mcp.KindUnavailable, mcp.ReasonNoResponders)
+	f := wantFault(t, err, mcp.KindUnavailable, ReasonNoResponders)
 	if f.Server != "echo" || !f.Retryable {
 		t.Errorf("got %+v", f)
 	}
@@ -524,7 +524,7 @@ func TestServerLostMidCall(t *testing.T) {
 	eventually(t, "the caller sees that it is cut off", func() bool { return !caller.Connected() })
 	began := time.Now()
 	_, err := caller.Call(t.Context(), toEcho(request(2)), nil)
-	wantFault(t, err, mcp.KindUnavailable, "bus_disconnected")
+	wantFault(t, err, mcp.KindUnavailable, ReasonDisconnected)
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("a call without a connection took %v", took)
 	}
@@ -656,14 +656,14 @@ func TestFaultsNameTheCall(t *testing.T) {
 	s.stop()
 	check("a call whose answer is lost", done, mcp.KindUnavailable, mcp.ReasonOutcomeUnknown, id)
 	eventually(t, "the loss is seen", func() bool { return !caller.Connected() })
-	if f := wantFault(t, within(t, "the end", call("", "mine", time.Time{})).err, mcp.KindUnavailable, "bus_disconnected"); f.CallID != "" {
+	if f := wantFault(t, within(t, "the end", call("", "mine", time.Time{})).err, mcp.KindUnavailable, ReasonDisconnected); f.CallID != "" {
 		t.Errorf("a call that was never sent is named %q", f.CallID)
 	}
 	s.start()
 	eventually(t, "all are back", func() bool { return caller.Connected() && worker.Connected() })
 	r := &Request{Subject: CallSubject("test", "nobody", testEpoch, "tools/call"), Body: request(1), Meta: Meta{CallID: "mine"}}
 	_, err := caller.Call(t.Context(), r, nil)
-	if f := wantFault(t, err, mcp.KindUnavailable, mcp.ReasonNoResponders); f.CallID != "" {
+	if f := wantFault(t, err, mcp.KindUnavailable, ReasonNoResponders); f.CallID != "" {
 		t.Errorf("a call that nobody got is named %q", f.CallID)
 	}
 }

@@ -31,7 +31,7 @@ func TestDrainLetsRunningCallsFinish(t *testing.T) {
 	eventually(t, "new calls find nobody", func() bool {
 		_, err := caller.Call(t.Context(), toEcho(request(2)), nil)
 		f, ok := errors.AsType[*mcp.Fault](err)
-		return ok && f.Reason == mcp.ReasonNoResponders
+		return ok && f.Reason == ReasonNoResponders
 	})
 	select {
 	case err := <-drained:
@@ -73,7 +73,7 @@ func TestDrainIsBounded(t *testing.T) {
 	service.Stop()
 	wantFault(t, within(t, "the call", done).err, mcp.KindUnavailable, "stopping")
 	_, err := caller.Call(t.Context(), toEcho(request(2)), nil)
-	wantFault(t, err, mcp.KindUnavailable, mcp.ReasonNoResponders)
+	wantFault(t, err, mcp.KindUnavailable, ReasonNoResponders)
 }
 
 // TestDrainUnderLoad: no call that a drained service has taken fails, and none
@@ -98,7 +98,7 @@ func TestDrainUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range cap(results) {
-		wantFault(t, within(t, "a caller", results), mcp.KindUnavailable, mcp.ReasonNoResponders)
+		wantFault(t, within(t, "a caller", results), mcp.KindUnavailable, ReasonNoResponders)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestCloseCancelsCallsAndRefusesWork(t *testing.T) {
 		t.Errorf("Serve: %v", err)
 	}
 	_, err := worker.Call(t.Context(), toEcho(request(1)), nil)
-	wantFault(t, err, mcp.KindUnavailable, "bus_disconnected")
+	wantFault(t, err, mcp.KindUnavailable, ReasonDisconnected)
 	if _, err := worker.Put(t.Context(), BucketReg, "a", nil, PutOptions{}); !errors.Is(err, nats.ErrConnectionClosed) {
 		t.Errorf("Put: %v", err)
 	}

@@ -121,8 +121,6 @@ const (
 	ReasonStdioQueue = "stdio_queue_timeout"
 	// ReasonBackend: the server's connection is closed or not yet up.
 	ReasonBackend = "backend_unavailable"
-	// ReasonNoResponders: nobody serves the subject, so the call never started.
-	ReasonNoResponders = "no_responders"
 	// ReasonHandshake: the server hung up while the connection was being made.
 	ReasonHandshake = "handshake"
 	// ReasonCancelled: the caller gave up.

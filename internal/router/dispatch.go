@@ -60,7 +60,7 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 // after that one: a call that nobody took has certainly not run.
 func (e *engine) deliver(ctx context.Context, s *registry.Server, method, parkedAt string, out *bus.Request, notify func([]byte)) (bus.Reply, error) {
 	reply, err := e.send(ctx, s, method, parkedAt, out, notify)
-	if isReason(err, mcp.ReasonNoResponders) {
+	if isReason(err, bus.ReasonNoResponders) {
 		if now, _ := e.ready(s.ID()); now != nil && now.Epoch() != s.Epoch() {
 			return e.send(ctx, now, method, parkedAt, out, notify)
 		}
@@ -77,7 +77,7 @@ func (e *engine) send(ctx context.Context, s *registry.Server, method, parkedAt 
 	}
 	out.Subject, out.Worker = bus.AtSubject(e.conn.Hub(), parkedAt, s.ID(), method), parkedAt
 	reply, err := e.conn.Call(ctx, out, notify)
-	if isReason(err, mcp.ReasonNoResponders) {
+	if isReason(err, bus.ReasonNoResponders) {
 		f := mcp.NewFault(mcp.KindInvalid, "unknown_request_state", "no call waits under this requestState: its worker is gone; make the call again without it")
 		f.Server = s.ID()
 		err = f

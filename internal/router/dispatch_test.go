@@ -261,7 +261,7 @@ func TestStaleViewIsRetriedOnce(t *testing.T) {
 		return &bus.Request{Body: mcp.AppendRequest(nil, mcp.IntID(1), mcp.MethodToolsCall, jsontext.Value(`{"name":"t"}`))}
 	}
 	_, err := h.engine.deliver(h.ctx(), stale, mcp.MethodToolsCall, "", req(), nil)
-	if f, ok := errors.AsType[*mcp.Fault](err); !ok || f.Kind != mcp.KindUnavailable || f.Reason != mcp.ReasonNoResponders || f.Server != "a" {
+	if f, ok := errors.AsType[*mcp.Fault](err); !ok || f.Kind != mcp.KindUnavailable || f.Reason != bus.ReasonNoResponders || f.Server != "a" {
 		t.Errorf("without an owner: %v", err)
 	}
 	fresh := h.start("a", echo, "t")

@@ -264,7 +264,7 @@ func (t *sessions) create(ctx context.Context, rec *record) (*session, error) {
 }
 
 func errDisconnected() *mcp.Fault {
-	return mcp.Unavailable("", "bus_disconnected", "there is no connection to NATS just now")
+	return mcp.Unavailable("", bus.ReasonDisconnected, "there is no connection to NATS just now")
 }
 
 // get finds a session, in the bucket if it was not used here before. It fails

@@ -64,8 +64,8 @@ servers:
 		"claimed principal":   {testCall{server: "picky", tool: "odd", meta: map[string]string{"principal": `"ada"`, "toolhub/principal": `"ada"`}}, mcp.KindDenied, "policy"},
 		"by the worker's own": {testCall{server: "bed", tool: "fail", subject: bus.AtSubject("test", "w1", "bed", mcp.MethodToolsCall)}, mcp.KindDenied, "policy"},
 		"with a parked state": {testCall{server: "bed", tool: "fail", extra: `,"requestState":"toolhub-park:w1:x"`}, mcp.KindDenied, "policy"},
-		"another epoch":       {testCall{server: "bed", tool: "echo", epoch: 1 << 40}, mcp.KindUnavailable, mcp.ReasonNoResponders},
-		"any epoch":           {testCall{server: "bed", tool: "echo", subject: bus.CallSubject("test", "bed", bus.AnyEpoch, mcp.MethodToolsCall)}, mcp.KindUnavailable, mcp.ReasonNoResponders},
+		"another epoch":       {testCall{server: "bed", tool: "echo", epoch: 1 << 40}, mcp.KindUnavailable, bus.ReasonNoResponders},
+		"any epoch":           {testCall{server: "bed", tool: "echo", subject: bus.CallSubject("test", "bed", bus.AnyEpoch, mcp.MethodToolsCall)}, mcp.KindUnavailable, bus.ReasonNoResponders},
 		"wrong method":        {testCall{server: "bed", tool: "fail", subject: bus.CallSubject("test", "bed", h.ready("bed").Epoch(), mcp.MethodToolsList)}, mcp.KindInvalid, "invalid_request"},
 	} {
 		_, err := h.do(c.call)

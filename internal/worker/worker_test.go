@@ -119,7 +119,7 @@ func TestCallsFinishOnTheOldDefinition(t *testing.T) {
 	h.until("a in a new epoch", func(v *registry.View) bool { return v.Get("a").Ready() && v.Get("a").Epoch() != epoch })
 	// Nobody serves the old epoch.
 	_, err := h.do(testCall{server: "a", tool: "echo", epoch: epoch})
-	if f := faultOf(t, err); f.Reason != mcp.ReasonNoResponders {
+	if f := faultOf(t, err); f.Reason != bus.ReasonNoResponders {
 		t.Errorf("a call of the old epoch: %v", f)
 	}
 }
@@ -398,7 +398,7 @@ func (h *testHub) untilNobody(server string, epoch uint64) {
 	h.t.Helper()
 	for deadline := time.Now().Add(patience); ; {
 		_, err := h.do(testCall{server: server, tool: "echo", epoch: epoch})
-		if f, ok := err.(*mcp.Fault); ok && f.Reason == mcp.ReasonNoResponders {
+		if f, ok := err.(*mcp.Fault); ok && f.Reason == bus.ReasonNoResponders {
 			return
 		} else if time.Now().After(deadline) {
 			h.t.Fatalf("epoch %d of %s is still served: %v", epoch, server, err)
