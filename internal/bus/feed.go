@@ -25,6 +25,9 @@ const (
 	backoffMin  = 50 * time.Millisecond
 	backoffMax  = 500 * time.Millisecond
 	resumeLimit = markerTTL / 2
+	// auditInterval is how often a feed looks whether what it has is still there:
+	// a purge of the stream leaves no markers.
+	auditInterval = 3 * time.Second
 )
 
 // feed follows the messages of a stream for ever. The stock consumers are blind
@@ -49,6 +52,9 @@ type feed struct {
 	apply func(batch []delivery, caughtUp bool)
 	// state says whether all is well from here on.
 	state func(live bool, reason string)
+	// oldest is the least sequence of what the stream ought to have still, 0 if
+	// nothing; nil for a feed that keeps nothing.
+	oldest func() uint64
 
 	created time.Time // of the stream
 	last    uint64    // newest sequence seen
@@ -175,8 +181,28 @@ func (f *feed) follow(ctx context.Context, q *deliveries, down <-chan struct{}, 
 	var seen uint64 // consumer sequence
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
+	audit := time.NewTicker(auditInterval)
+	defer audit.Stop()
+	firsts := make(chan uint64, 1)
+	var missing uint64 // what an audit found to be gone
 	for {
 		select {
+		case <-audit.C:
+			if f.oldest != nil && live {
+				f.first(firsts)
+			}
+			continue
+		case first := <-firsts:
+			// Once can be a change that is on its way here. Twice it is a loss.
+			if oldest := f.oldest(); oldest == 0 || oldest >= first {
+				missing = 0
+			} else if missing == oldest {
+				f.alive = time.Time{} // so that nothing is resumed
+				return live, errors.New("messages were purged")
+			} else {
+				missing = oldest
+			}
+			continue
 		case <-ctx.Done():
 			return live, context.Cause(ctx)
 		case <-f.conn.closing:
@@ -224,6 +250,28 @@ func (f *feed) follow(ctx context.Context, q *deliveries, down <-chan struct{}, 
 			f.state(true, reason)
 		}
 	}
+}
+
+// first asks, in the background, for the first sequence that the stream has. That
+// of an empty one is behind its last.
+func (f *feed) first(answer chan<- uint64) {
+	f.conn.spawn(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), feedTimeout)
+		defer cancel()
+		stream, err := f.js.Stream(ctx, f.stream)
+		if err != nil {
+			return // whether the stream is there, its heartbeats tell
+		}
+		state := stream.CachedInfo().State
+		first := state.FirstSeq
+		if state.Msgs == 0 {
+			first = state.LastSeq + 1
+		}
+		select {
+		case answer <- first:
+		default:
+		}
+	})
 }
 
 // recent reports whether the markers of all deletions since f was last alive

@@ -46,7 +46,7 @@ func (c *Conn) watcher(bucket, filter string, apply func([]Entry), state func(bo
 		start: func(cfg *jetstream.ConsumerConfig, _ *jetstream.StreamInfo) {
 			cfg.DeliverPolicy = jetstream.DeliverLastPerSubjectPolicy
 		},
-		restart: v.restart, apply: v.take, state: state,
+		restart: v.restart, apply: v.take, state: state, oldest: v.oldest,
 	}, nil
 }
 
@@ -71,6 +71,17 @@ func (v *view) restart(fresh bool) {
 			v.have[k] = 0
 		}
 	}
+}
+
+// oldest is the least revision of the keys delivered, 0 if there is none.
+func (v *view) oldest() uint64 {
+	var least uint64
+	for _, rev := range v.have {
+		if least == 0 || rev < least {
+			least = rev
+		}
+	}
+	return least
 }
 
 func (v *view) take(batch []delivery, caughtUp bool) {

@@ -154,6 +154,26 @@ func TestWatchSurvivesARestart(t *testing.T) {
 	}
 }
 
+// TestWatchNoticesAPurge: a purge leaves no markers of what it removes.
+func TestWatchNoticesAPurge(t *testing.T) {
+	t.Parallel()
+	c := startServer(t, inProcess).connect(t, "w1", nil)
+	for i := range 10 {
+		c.mustPut(t, BucketReg, Key(KeyServer, fmt.Sprint(i)), "old", PutOptions{})
+	}
+	w := watch(t, c, BucketReg, ">")
+	w.until("the snapshot", func(v map[string]string, live bool) bool { return live && len(v) == 10 })
+	stream, err := c.js.Stream(t.Context(), "KV_"+BucketName("test", BucketReg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.mustPut(t, BucketReg, "new", "1", PutOptions{})
+	w.untilIs("only what came after the purge", map[string]string{"new": "1"})
+}
+
 // TestWatchNoticesAWipe: a bucket that was lost with all its keys, whether the
 // server restarted or an operator removed it.
 func TestWatchNoticesAWipe(t *testing.T) {
