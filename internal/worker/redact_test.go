@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -177,7 +178,11 @@ servers:
 	}
 	h.event("call", "call", "finished", 1)
 	h.worker.stop(errTestEnds)
-	<-h.worker.done
+	select {
+	case <-h.worker.done:
+	case <-time.After(patience):
+		t.Fatal("the worker does not end")
+	}
 
 	h.events.mu.Lock()
 	for _, e := range h.events.events {
