@@ -77,7 +77,7 @@ type Governance struct {
 	// BreakerThreshold is how many fetches of a list may fail in a row before
 	// the server's tools are left out.
 	BreakerThreshold int `json:"breaker_threshold,omitzero"`
-	// MaxMessageBytes bounds one message of a server.
+	// MaxMessageBytes bounds one message of a server; the hub's bounds what clients send, too.
 	MaxMessageBytes Size `json:"max_message_bytes,omitzero"`
 	// RestartBackoff paces the restarts of a server that fails.
 	RestartBackoff Backoff `json:"restart_backoff,omitzero"`
