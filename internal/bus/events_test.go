@@ -118,7 +118,7 @@ func TestEventsFromNowOn(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	s.stop()
-	eventually(t, "the loss is seen", func() bool { return !c.Connected() })
+	eventually(t, "the loss is seen", func() bool { return !c.events.nc.IsConnected() })
 	c.Emit(Event{Kind: "a", Subject: "away", What: "w"})
 	s.start()
 	for within(t, "the event of the time between", got).Subject != "away" {
@@ -139,7 +139,7 @@ func TestEmitNeverBlocks(t *testing.T) {
 	s := startServer(t, nil)
 	c := s.connect(t, "w1", nil)
 	s.stop()
-	eventually(t, "the loss is seen", func() bool { return !c.Connected() })
+	eventually(t, "the loss is seen", func() bool { return !c.events.nc.IsConnected() })
 	const n = 3 * maxQueuedEvents
 	began := time.Now()
 	for i := range n {
@@ -206,7 +206,8 @@ func TestUnacknowledgedEventsCount(t *testing.T) {
 				return string(got[len(got)-1].Data.(jsontext.Value)) == fmt.Sprint(2*n-1)
 			})
 			lost := int(c.EventsDropped()) //nolint:gosec // small
-			if !stored && len(got) != 2*n-lost || len(got) < 2*n-lost {
+			// Where the batch went to both connections, some that count are there.
+			if len(got) < 2*n-lost || !stored && len(got) == 2*n {
 				t.Errorf("%d events of %d came, %d count as dropped", len(got), 2*n, lost)
 			}
 			last := -1
@@ -252,7 +253,7 @@ func TestEventsWaitForTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.stop()
-	eventually(t, "the loss is seen", func() bool { return !c.Connected() })
+	eventually(t, "the loss is seen", func() bool { return !c.events.nc.IsConnected() })
 	for i := range n {
 		c.Emit(Event{Kind: "a", Subject: "b", What: "again", Data: i})
 	}
