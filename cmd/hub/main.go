@@ -14,12 +14,15 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"toolhub/internal/router"
 	"toolhub/internal/worker"
 )
 
 // commands is the command line. A command is a struct with its flags and a
 // method Run.
 type commands struct {
+	Version kong.VersionFlag `help:"Print the version."`
+
 	Up      upCmd      `cmd:"" help:"Run a whole hub in this process."`
 	Servers serversCmd `cmd:"" help:"List the servers and their state."`
 	Tools   toolsCmd   `cmd:"" help:"List the tools as a client sees them, or in the format of a model API."`
@@ -59,7 +62,7 @@ func run(args []string, c *console) (code int) {
 		kong.Description("Many MCP servers behind one endpoint, every tool call governed.\n\n"+exitCodeHelp()),
 		kong.Writers(c.out, c.err),
 		kong.Exit(func(code int) { panic(stopped{code}) }),
-		kong.Vars{"log_level": level},
+		kong.Vars{"log_level": level, "version": router.Version()},
 		kong.Bind(c),
 		kong.BindTo(context.Background(), (*context.Context)(nil)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),

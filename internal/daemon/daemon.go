@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"toolhub/internal/bus"
 	"toolhub/internal/config"
@@ -108,6 +109,9 @@ func Identity(id, what string) string {
 	return fmt.Sprintf("%s-%s-%d", what, host, os.Getpid())
 }
 
+// sameSignal is how long after a signal further ones count as the same.
+const sameSignal = time.Second
+
 // Run calls run with a context that the first SIGTERM or SIGINT ends, and
 // returns what run does. A second signal ends the process at once; the processes
 // that it started are killed all the same by who watches over them.
@@ -126,11 +130,19 @@ func Run(stderr io.Writer, run func(ctx context.Context) error) error {
 		case <-ended:
 			return
 		}
-		select {
-		case <-signals:
-			fmt.Fprintln(stderr, "ended at once by a second signal")
-			os.Exit(ExitKilled)
-		case <-ended:
+		first := time.Now()
+		for {
+			select {
+			case <-signals:
+				// Who signals a process and then its group, as timeout does, means one.
+				if time.Since(first) < sameSignal {
+					continue
+				}
+				fmt.Fprintln(stderr, "ended at once by a second signal")
+				os.Exit(ExitKilled)
+			case <-ended:
+				return
+			}
 		}
 	}()
 	err := run(ctx)

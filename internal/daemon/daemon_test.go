@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -156,7 +157,20 @@ func TestSecondSignal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// What comes at once is the same signal; at some time one is another.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for range tick.C {
+			if cmd.Process.Signal(syscall.SIGTERM) != nil {
+				return
+			}
+		}
+	}()
 	_ = cmd.Wait()
+	<-done
 	if code := cmd.ProcessState.ExitCode(); code != ExitKilled || !strings.Contains(errs.String(), "second signal") {
 		t.Errorf("exit code %d, %q", code, errs.String())
 	}

@@ -75,3 +75,17 @@ func isInvalidAnswer(err error) bool {
 }
 
 const reasonInvalidMessage = "invalid_message"
+
+// RequestID is the id that a refusal of data can carry: that of a request which
+// is no valid message but whose id can be told, nil otherwise.
+func RequestID(data []byte) jsontext.Value {
+	c := readClaim(data)
+	if !c.request || len(c.ids) != 1 || !c.ids[0].IsValid() {
+		return nil
+	}
+	id := c.ids[0]
+	if k := id.Kind(); k != '"' && (k != '0' || !isInteger(id)) {
+		return nil
+	}
+	return id
+}

@@ -374,7 +374,7 @@ func (a *api) hubStatus(params jsontext.Value) (any, error) {
 	e := a.engine
 	v, set := e.registry.View(), e.list("", caller{}).set
 	out := status{
-		Hub: e.conn.Hub(), Router: e.conn.Identity(), Version: version(), Started: a.started.UTC(),
+		Hub: e.conn.Hub(), Router: e.conn.Identity(), Version: Version(), Started: a.started.UTC(),
 		Configured: v.Configured, Live: v.Live, Servers: map[registry.State]int{}, Tools: len(set.Entries), ToolSet: set.ID,
 		NotesDropped: e.conn.NotesDropped(), EventsDropped: e.conn.EventsDropped(),
 	}

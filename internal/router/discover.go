@@ -20,8 +20,8 @@ const capabilities = `{"logging":{},"tools":{"listChanged":true}}`
 // maxInstructions bounds the instructions of all servers together, in bytes.
 const maxInstructions = 64 << 10
 
-// version is the program's as a semantic version, 0.0.0 in a build without one.
-func version() string {
+// Version is the program's as a semantic version, 0.0.0 in a build without one.
+func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if v, ok := strings.CutPrefix(info.Main.Version, "v"); ok {
 			return v

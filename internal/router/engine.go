@@ -56,7 +56,7 @@ func newEngine(conn *bus.Conn, log *slog.Logger) *engine {
 	lists := newLists(conn, reg, log)
 	return &engine{
 		conn: conn, log: log, registry: reg, lists: lists,
-		changes: newChanges(conn, lists), serverInfo: mcp.ServerInfoJSON(programName, version()),
+		changes: newChanges(conn, lists), serverInfo: mcp.ServerInfoJSON(programName, Version()),
 	}
 }
 

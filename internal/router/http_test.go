@@ -81,9 +81,9 @@ func TestBadRequests(t *testing.T) {
 
 		// Any era.
 		{name: "no JSON", body: `{"jsonrpc":`, headers: listH, status: 400, code: -32700},
-		{name: "no UTF-8", body: "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}", headers: listH, status: 400, code: -32700, says: "UTF-8"},
-		{name: "duplicate names", body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"a":1,"a":2}}}`, headers: listH, status: 400, code: -32700, says: "duplicate"},
-		{name: "nesting bomb", body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":` + strings.Repeat(`[`, 100000) + strings.Repeat(`]`, 100000) + `}}`, headers: listH, status: 400, code: -32700, says: "nested"},
+		{name: "no UTF-8", body: "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"\xff\"}", headers: listH, id: true, status: 400, code: -32700, says: "UTF-8"},
+		{name: "duplicate names", body: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"a":1,"a":2}}}`, headers: listH, id: true, status: 400, code: -32700, says: "duplicate"},
+		{name: "nesting bomb", body: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"arguments":` + strings.Repeat(`[`, 100000) + strings.Repeat(`]`, 100000) + `}}`, headers: listH, id: true, status: 400, code: -32700, says: "nested"},
 		{name: "batch", body: `[` + list(v) + `]`, headers: listH, status: 400, code: -32600, says: "batches"},
 		{name: "empty", body: ``, headers: listH, status: 400, code: -32700},
 		{name: "wrong content type", body: list(v), headers: append([]string{"Content-Type", "text/plain"}, listH...), status: 415, code: -32600},

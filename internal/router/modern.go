@@ -37,7 +37,7 @@ func (f *fronts) servePost(w http.ResponseWriter, r *http.Request, scope string,
 	}
 	m, err := mcp.ParseMessage(body, mcp.Strict)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, nil, toError(err))
+		refuse(w, http.StatusBadRequest, mcp.RequestID(body), toError(err))
 		return
 	}
 	params, err := mcp.ParseParams(m.Params)

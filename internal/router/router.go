@@ -120,7 +120,7 @@ func (r *Router) serve(ctx context.Context) error {
 		return fmt.Errorf("couldn't serve operators: %w", err)
 	}
 	defer operators.Stop()
-	if err := r.conn.Advertise("toolhub-router", version(), "MCP endpoint of a hub"); err != nil {
+	if err := r.conn.Advertise("toolhub-router", Version(), "MCP endpoint of a hub"); err != nil {
 		return fmt.Errorf("couldn't answer service discovery: %w", err)
 	}
 	web := newWebServer(r.handler(), r.log)

@@ -224,7 +224,7 @@ func (p *pipe) take(line []byte) {
 	m, err := mcp.ParseMessage(line, mcp.Strict)
 	switch {
 	case err != nil:
-		p.write(mcp.AppendError(nil, nil, toError(err)))
+		p.write(mcp.AppendError(nil, mcp.RequestID(line), toError(err)))
 	case m.IsResponse():
 		if s := p.legacy(); s != nil && m.ID != nil {
 			s.respond(m.ID, line)

@@ -62,7 +62,7 @@ servers:
 	set := h.engine.list("a", alice).set
 	want := `{"jsonrpc":"2.0","id":"l","result":{"resultType":"complete","tools":[` +
 		`{"name":"do.it","inputSchema":{"type":"object"},"x":12345678901234567890},{"name":"ok","inputSchema":{"type":"object"},"x":12345678901234567890}]` +
-		`,"ttlMs":0,"cacheScope":"private","_meta":{"toolhub/toolset":"` + set.ID + `","io.modelcontextprotocol/serverInfo":{"name":"toolhub","version":"` + version() + `"}}}}`
+		`,"ttlMs":0,"cacheScope":"private","_meta":{"toolhub/toolset":"` + set.ID + `","io.modelcontextprotocol/serverInfo":{"name":"toolhub","version":"` + Version() + `"}}}}`
 	if string(a.body) != want {
 		t.Errorf("modern list\n%s\nwant\n%s", a.body, want)
 	}

@@ -165,6 +165,9 @@ func (c *call) decide() error {
 	default:
 		f = mcp.NewFault(mcp.KindDenied, "policy", "calling %s/%s is denied by the policy (%s)", c.server.id, c.tool.Name, c.decision.Field)
 	}
+	if c.decision.Failed != "" {
+		f.Message += "; its condition could not be evaluated for these arguments"
+	}
 	f.Server = c.server.id
 	return f
 }
