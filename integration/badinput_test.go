@@ -371,12 +371,12 @@ func badLines(t *testing.T) {
 	for i, row := range []struct{ name, line, id, want string }{
 		{"blank", "", "", ""},
 		{"garbage", "<html>", "null", "-32700"},
-		{"half a message", roll("1")[:40], "null", "-32700"},
-		{"not UTF-8", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}", "null", "-32700"},
+		{"half a message", roll("1")[:40], "1", "-32700"},
+		{"not UTF-8", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}", "1", "-32700"},
 		{"a batch", "[" + roll("1") + "]", "null", "-32600"},
 		{"an id that is an object", roll("{}"), "null", "-32600"},
-		{"a bomb of nesting", call("1", `"dice__roll"`, strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000)), "null", "-32700"},
-		{"an argument twice", call("1", `"dice__roll"`, `{"dice":"1d6","dice":"2d6"}`), "null", "-32700"},
+		{"a bomb of nesting", call("1", `"dice__roll"`, strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000)), "1", "-32700"},
+		{"an argument twice", call("1", `"dice__roll"`, `{"dice":"1d6","dice":"2d6"}`), "1", "-32700"},
 		{"9 MiB", call("1", `"dice__roll"`, `{"dice":"`+strings.Repeat("x", 9<<20)+`"}`), "", ""}, // which id it had is not known for sure
 		{"9 MiB of nothing", strings.Repeat("x", 9<<20), "", ""},
 		{"a response to no request", `{"jsonrpc":"2.0","id":77,"result":{}}`, "", ""},
