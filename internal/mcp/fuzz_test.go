@@ -323,26 +323,3 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
-
-// TestRequestID: a refusal carries the id that its request plainly has, and no other.
-func TestRequestID(t *testing.T) {
-	t.Parallel()
-	for data, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":3,"method":"m","params":[]}`:         `3`,
-		`{"id":"x","method":"m","params":{"a":1,"a":2}}`:            `"x"`,
-		"{\"id\":3,\"method\":\"\xff\"}":                            `3`,
-		`{"id":3,"method":"m","params":` + strings.Repeat("[", 600): `3`,
-		`{"method":"m","id":3,"params":` + strings.Repeat("[", 600): `3`,
-		`{"id":3,"id":4,"method":"m"}`:                              ``,
-		`{"id":1.5,"method":"m"}`:                                   ``,
-		`{"id":[1],"method":"m"}`:                                   ``,
-		`{"id":3,"result":{}}`:                                      ``,
-		`[{"id":3,"method":"m"}]`:                                   ``,
-		`{"id":"` + "\xff" + `","method":"m"}`:                      ``,
-		`nonsense`:                                                  ``,
-	} {
-		if got := RequestID([]byte(data)); string(got) != want {
-			t.Errorf("%.60q: %s, want %s", data, got, want)
-		}
-	}
-}
