@@ -37,7 +37,7 @@ func main() {
 		os.Exit(2)
 	}
 	if *pid != "" {
-		if err := os.WriteFile(*pid, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		if err := writeWhole(*pid, strconv.Itoa(os.Getpid())); err != nil {
 			panic(err)
 		}
 	}
@@ -53,6 +53,16 @@ func main() {
 			s.handle(&m)
 		}
 	}
+}
+
+// writeWhole writes a file that no reader sees half written, not even one that
+// has read the file of a predecessor.
+func writeWhole(name, text string) error {
+	part := fmt.Sprintf("%s.%d", name, os.Getpid())
+	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(part, name)
 }
 
 type message struct {
