@@ -47,6 +47,7 @@ var layers = []layer{
 	{"examples/servers/board", "", "an MCP server needs nothing of the hub"},
 	{"integration/hubproc", "", "it sees the hub as its users do: a command, a file, an endpoint"},
 	{"integration/badserver", "", "it shares no code with what has to bear it"},
+	{"integration/everyfeature", "", "an MCP server needs nothing of the hub"},
 	{"integration/manytools", "", "an MCP server needs nothing of the hub"},
 	{"integration/conformance", "", "it judges the hub from outside"},
 	{"integration", "", "real processes, tests only"},

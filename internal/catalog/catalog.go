@@ -27,10 +27,16 @@ type Catalog struct {
 	Info mcp.ServerInfo
 	// Tools are the accepted tools in the server's order.
 	Tools []Tool
-	// Rejected are the definitions left out, in the server's order.
+	// Resources, Templates and Prompts are the accepted others, likewise.
+	Resources, Templates, Prompts []Item
+	// Hints are what the server says about keeping its lists.
+	Hints map[Kind]Hint
+	// Rejected are the definitions left out, by kind and in the server's order.
 	Rejected []Rejected
 
-	byName map[string]int
+	byName    map[string]int // tools
+	resources map[string]int
+	prompts   map[string]int
 }
 
 // Reason says in one word why a tool is left out or changed.
@@ -49,17 +55,21 @@ const (
 	// ReasonInvalidHeader: an x-mcp-header annotation breaks the protocol's
 	// rules; the tool stays, without its annotations.
 	ReasonInvalidHeader Reason = "invalid_header"
-	// ReasonTaskRequired: the tool can only be called as a task, which is not offered.
-	ReasonTaskRequired Reason = "task_required"
+	// ReasonInvalidURI: the URI of a resource is none.
+	ReasonInvalidURI Reason = "invalid_uri"
+	// ReasonUnsupportedTemplate: the URI template is none of RFC 6570, or is too long.
+	ReasonUnsupportedTemplate Reason = "unsupported_template"
 	// ReasonNullMember: an optional member is null, which the protocol does
 	// not allow; the tool stays, without that member.
 	ReasonNullMember Reason = "null_member"
 )
 
-// Rejected is one tool that is left out of a list.
+// Rejected is one tool, resource, template or prompt that is left out of a list.
 type Rejected struct {
 	Server string `json:"server"`
-	// Tool is the server's own name, "" where the definition has none.
+	// Kind is what it is, "" for a tool.
+	Kind Kind `json:"kind,omitempty"`
+	// Tool is the server's own name or URI, "" where the definition has none.
 	Tool string `json:"tool,omitempty"`
 	// Index is the position in the server's list, from 0.
 	Index  int    `json:"index"`
@@ -74,16 +84,16 @@ type Note struct {
 	Detail string
 }
 
-// New makes the catalog of a server from its tool definitions, complete and in
-// the server's order. It never fails: a definition that cannot be offered is in
-// Rejected instead of in Tools. It aliases the definitions.
+// New makes the catalog of a server from its definitions. It never fails: a
+// definition that cannot be offered is in Rejected instead. It aliases the
+// definitions.
 //
-// A name that a server lists more than once is rejected altogether, since
-// nobody knows which definition a call would get; only where the definitions
-// are equal byte for byte the first one stays.
-func New(server string, info mcp.ServerInfo, toolDefs []jsontext.Value) *Catalog {
-	c := &Catalog{Server: server, Info: info}
-	c.add(toolDefs)
+// A name or URI that a server lists more than once is rejected altogether, since
+// nobody knows which definition is meant; only where the definitions are equal
+// byte for byte the first one stays.
+func New(server string, info mcp.ServerInfo, lists Lists) *Catalog {
+	c := &Catalog{Server: server, Info: info, Hints: lists.Hints}
+	c.add(lists)
 	c.sortRejected()
 	// Capabilities that are no JSON are as good as none: they cannot be written.
 	if c.Info.Capabilities != nil && !c.Info.Capabilities.IsValid() {
@@ -95,59 +105,90 @@ func New(server string, info mcp.ServerInfo, toolDefs []jsontext.Value) *Catalog
 	return c
 }
 
+// Items counts all that is offered, of every kind.
+func (c *Catalog) Items() int {
+	return len(c.Tools) + len(c.Resources) + len(c.Templates) + len(c.Prompts)
+}
+
 // add checks definitions and takes them, or rejects them.
-func (c *Catalog) add(defs []jsontext.Value) {
-	c.Tools = make([]Tool, 0, len(defs))
-	c.byName = make(map[string]int, len(defs))
-	index := make([]int, 0, len(defs)) // of each of c.Tools in defs
-	twice := make(map[string]bool)
-	reject := func(i int, name string, reason Reason, detail string) {
-		c.Rejected = append(c.Rejected, Rejected{Server: c.Server, Tool: mcp.Shorten(name, maxToolName), Index: i, Reason: reason, Detail: detail})
+func (c *Catalog) add(lists Lists) {
+	p := &definitionParser{server: c.Server}
+	c.Tools, c.byName = accept(c, "", lists.Tools, p.parse, func(t *Tool) (string, string) { return t.Name, t.Digest })
+	items := func(kind Kind, defs []jsontext.Value) ([]Item, map[string]int) {
+		return accept(c, kind, defs, func(def jsontext.Value) (Item, error) { return p.parseItem(kind, def) }, func(i *Item) (string, string) { return i.Key, i.Digest })
 	}
-	var p toolParser
+	c.Resources, c.resources = items(KindResource, lists.Resources)
+	c.Templates, _ = items(KindTemplate, lists.Templates)
+	c.Prompts, c.prompts = items(KindPrompt, lists.Prompts)
+}
+
+// accept takes the definitions of one kind that hold, and rejects the others.
+func accept[T any](c *Catalog, kind Kind, defs []jsontext.Value, parse func(jsontext.Value) (T, error), keyAndDigest func(*T) (string, string)) ([]T, map[string]int) {
+	accepted := make([]T, 0, len(defs))
+	byKey := make(map[string]int, len(defs))
+	index := make([]int, 0, len(defs)) // of each of accepted in defs
+	twice := make(map[string]bool)
+	reject := func(i int, key string, reason Reason, detail string) {
+		c.Rejected = append(c.Rejected, Rejected{Server: c.Server, Kind: kind, Tool: mcp.Shorten(key, maxToolName), Index: i, Reason: reason, Detail: detail})
+	}
 	for i, def := range defs {
-		t, err := p.parse(def)
+		t, err := parse(def)
+		key, digest := keyAndDigest(&t)
 		if err != nil {
 			reason := ReasonInvalidDefinition
 			if f, ok := errors.AsType[*fault](err); ok {
 				reason = f.reason
 			}
-			reject(i, t.Name, reason, err.Error())
+			reject(i, key, reason, err.Error())
 			continue
 		}
-		first, again := c.byName[t.Name]
-		switch {
-		case !again:
-			c.byName[t.Name] = len(c.Tools)
-			c.Tools = append(c.Tools, t)
+		first, again := byKey[key]
+		if !again {
+			byKey[key] = len(accepted)
+			accepted = append(accepted, t)
 			index = append(index, i)
-		case c.Tools[first].Digest == t.Digest:
-			reject(i, t.Name, ReasonDuplicateName, fmt.Sprintf("the server lists this definition again, first at index %d", index[first]))
-		default:
-			twice[t.Name] = true
-			reject(i, t.Name, ReasonDuplicateName, fmt.Sprintf("the server lists this name with another definition at index %d", index[first]))
+			continue
 		}
+		if _, was := keyAndDigest(&accepted[first]); was == digest {
+			reject(i, key, ReasonDuplicateName, fmt.Sprintf("the server lists this definition again, first at index %d", index[first]))
+			continue
+		}
+		twice[key] = true
+		reject(i, key, ReasonDuplicateName, fmt.Sprintf("the server lists this %s with another definition at index %d", keyWord(kind), index[first]))
 	}
 	if len(twice) == 0 {
-		return
+		return accepted, byKey
 	}
-	kept := c.Tools[:0]
-	clear(c.byName)
-	for n := range c.Tools {
-		t := &c.Tools[n]
-		if twice[t.Name] {
-			reject(index[n], t.Name, ReasonDuplicateName, "the server lists this name again with another definition")
+	kept := accepted[:0]
+	clear(byKey)
+	for n := range accepted {
+		key, _ := keyAndDigest(&accepted[n])
+		if twice[key] {
+			reject(index[n], key, ReasonDuplicateName, "the server lists this "+keyWord(kind)+" again with another definition")
 			continue
 		}
-		c.byName[t.Name] = len(kept)
-		kept = append(kept, *t)
+		byKey[key] = len(kept)
+		kept = append(kept, accepted[n])
 	}
-	clear(c.Tools[len(kept):])
-	c.Tools = kept
+	clear(accepted[len(kept):])
+	return kept, byKey
+}
+
+// keyWord is what things of a kind are known by.
+func keyWord(kind Kind) string {
+	switch kind {
+	case KindResource:
+		return "URI"
+	case KindTemplate:
+		return "URI template"
+	}
+	return "name"
 }
 
 func (c *Catalog) sortRejected() {
-	slices.SortStableFunc(c.Rejected, func(a, b Rejected) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(c.Rejected, func(a, b Rejected) int {
+		return cmp.Or(cmp.Compare(slices.Index(Kinds(), a.Kind), slices.Index(Kinds(), b.Kind)), cmp.Compare(a.Index, b.Index))
+	})
 }
 
 // Tool returns the tool with the server's own name.
@@ -157,6 +198,35 @@ func (c *Catalog) Tool(name string) (*Tool, bool) {
 		return nil, false
 	}
 	return &c.Tools[i], true
+}
+
+// Resource returns the resource with the server's own URI.
+func (c *Catalog) Resource(uri string) (*Item, bool) {
+	i, ok := c.resources[uri]
+	if !ok {
+		return nil, false
+	}
+	return &c.Resources[i], true
+}
+
+// Prompt returns the prompt with the server's own name.
+func (c *Catalog) Prompt(name string) (*Item, bool) {
+	i, ok := c.prompts[name]
+	if !ok {
+		return nil, false
+	}
+	return &c.Prompts[i], true
+}
+
+// Matching returns the templates that the server's own URI is an instance of.
+func (c *Catalog) Matching(uri string) []*Item {
+	var out []*Item
+	for i := range c.Templates {
+		if c.Templates[i].Matches(uri) {
+			out = append(out, &c.Templates[i])
+		}
+	}
+	return out
 }
 
 // format is the version of the encoding. It changes only when an older reader
@@ -175,9 +245,18 @@ func (c *Catalog) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't encode the rejected tools of %s: %w", c.Server, err)
 	}
-	size := 128 + len(info) + len(rejected)
+	hints, err := json.Marshal(c.Hints, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("couldn't encode the hints of %s: %w", c.Server, err)
+	}
+	size := 256 + len(info) + len(rejected) + len(hints)
 	for i := range c.Tools {
 		size += len(c.Tools[i].Def) + 1
+	}
+	for _, items := range [][]Item{c.Resources, c.Templates, c.Prompts} {
+		for i := range items {
+			size += len(items[i].Def) + 1
+		}
 	}
 	b := append(make([]byte, 0, size), `{"format":`...)
 	b = strconv.AppendInt(b, format, 10)
@@ -187,6 +266,10 @@ func (c *Catalog) Encode() ([]byte, error) {
 	b = append(b, info...)
 	b = append(b, `,"rejected":`...)
 	b = append(b, rejected...)
+	if len(c.Hints) > 0 {
+		b = append(b, `,"hints":`...)
+		b = append(b, hints...)
+	}
 	b = append(b, `,"tools":[`...)
 	for i := range c.Tools {
 		if i > 0 {
@@ -194,14 +277,31 @@ func (c *Catalog) Encode() ([]byte, error) {
 		}
 		b = append(b, c.Tools[i].Def...)
 	}
-	return append(b, "]}"...), nil
+	b = append(b, ']')
+	for _, list := range []struct {
+		name  string
+		items []Item
+	}{{"resources", c.Resources}, {"templates", c.Templates}, {"prompts", c.Prompts}} {
+		if len(list.items) == 0 {
+			continue
+		}
+		b = append(append(append(b, `,"`...), list.name...), `":[`...)
+		for i := range list.items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, list.items[i].Def...)
+		}
+		b = append(b, ']')
+	}
+	return append(b, '}'), nil
 }
 
 // Decode is the inverse of [Catalog.Encode]. The catalog aliases data. Members
 // that it does not know are ignored; another format version is an error.
 func Decode(data []byte) (*Catalog, error) {
 	c := &Catalog{Revision: revision(data)}
-	version, tools := "", jsontext.Value(nil)
+	version, lists := "", map[string]jsontext.Value{}
 	err := mcp.EachField(data, func(name string, v jsontext.Value) error {
 		switch name {
 		case "format":
@@ -212,8 +312,10 @@ func Decode(data []byte) (*Catalog, error) {
 			return json.Unmarshal(v, &c.Info)
 		case "rejected":
 			return json.Unmarshal(v, &c.Rejected)
-		case "tools":
-			tools = v
+		case "hints":
+			return json.Unmarshal(v, &c.Hints)
+		case "tools", "resources", "templates", "prompts":
+			lists[name] = v
 		}
 		return nil
 	})
@@ -226,9 +328,14 @@ func Decode(data []byte) (*Catalog, error) {
 	if c.Server == "" {
 		return nil, errors.New("couldn't decode a catalog: it names no server")
 	}
-	defs, err := elements(tools)
-	if err != nil {
-		return nil, fmt.Errorf("couldn't decode the catalog of %s: tools: %w", c.Server, err)
+	var defs Lists
+	for name, into := range map[string]*[]jsontext.Value{"tools": &defs.Tools, "resources": &defs.Resources, "templates": &defs.Templates, "prompts": &defs.Prompts} {
+		if lists[name] == nil && name != "tools" {
+			continue
+		}
+		if *into, err = elements(lists[name]); err != nil {
+			return nil, fmt.Errorf("couldn't decode the catalog of %s: %s: %w", c.Server, name, err)
+		}
 	}
 	c.add(defs) // a reader with stricter rules than the writer's holds to its own
 	return c, nil

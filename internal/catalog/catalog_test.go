@@ -19,7 +19,7 @@ const everyMember = `{ "title":"A \u00fc title" ,"x-unknown":{"n":12345678901234
 
 func TestDefinitionsStayByteForByte(t *testing.T) { // K8, J2, J8
 	t.Parallel()
-	c := New("srv", mcp.ServerInfo{}, []jsontext.Value{jsontext.Value(everyMember)})
+	c := New("srv", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{jsontext.Value(everyMember)}})
 	if len(c.Tools) != 1 {
 		t.Fatalf("rejected: %+v", c.Rejected)
 	}
@@ -28,12 +28,12 @@ func TestDefinitionsStayByteForByte(t *testing.T) { // K8, J2, J8
 		t.Fatalf("the definition changed: %s, %v", tool.Def, tool.Notes)
 	}
 	want := strings.Replace(everyMember, `"name":"full.tool"`, `"name":"srv__full_tool"`, 1)
-	s := Build([]Source{{Server: "srv", Catalog: c}}, "")
+	s := Build([]Source{{Server: "srv", Catalog: c, URIs: URIsOriginal}}, "")
 	if got := string(s.Entries[0].Def()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	// Under its own name it is the server's bytes exactly.
-	if got := string(tool.AppendDef(nil, "full.tool")); got != everyMember {
+	if got := string(tool.AppendDef(nil, "full.tool", false)); got != everyMember {
 		t.Errorf("got %s", got)
 	}
 	if tool.Annotations.ReadOnly == nil || !*tool.Annotations.ReadOnly || tool.Annotations.OpenWorld != nil {
@@ -87,13 +87,13 @@ func TestExposedDefinition(t *testing.T) {
 				`"x-mcp-header":{"type":"string"},"c":{"items":[{}],"const":{"x-mcp-header":"stays"}}}}}`, "x-mcp-header",
 		},
 	} {
-		c := New("srv", mcp.ServerInfo{}, []jsontext.Value{jsontext.Value(k.def)})
+		c := New("srv", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{jsontext.Value(k.def)}})
 		if len(c.Tools) != 1 {
 			t.Errorf("%s: rejected: %+v", k.name, c.Rejected)
 			continue
 		}
 		tool := &c.Tools[0]
-		if got := string(tool.AppendDef(nil, "N")); got != k.want {
+		if got := string(tool.AppendDef(nil, "N", false)); got != k.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", k.name, got, k.want)
 		}
 		if (k.note != "") != (len(tool.Notes) > 0) || k.note != "" && !strings.Contains(tool.Notes[0].Detail, k.note) {
@@ -104,13 +104,13 @@ func TestExposedDefinition(t *testing.T) {
 
 func TestLegacyDefinition(t *testing.T) {
 	t.Parallel()
-	c := New("srv", mcp.ServerInfo{}, []jsontext.Value{
+	c := New("srv", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{
 		jsontext.Value(`{"name":"list","inputSchema":{"type":"object"},"outputSchema":{"type":"array"},"title":"L"}`),
 		jsontext.Value(`{"name":"obj","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}`),
-	})
+	}})
 	s := Build([]Source{{Server: "srv", Catalog: c}}, "")
-	modern, _, _ := s.Page("", false, 0)
-	legacy, _, _ := s.LegacyPage("", false, 0)
+	modern, _, _ := s.Page(KindTool, "", false, 0)
+	legacy, _, _ := s.LegacyPage(KindTool, "", false, 0)
 	if want := `[{"name":"srv__list","inputSchema":{"type":"object"},"outputSchema":{"type":"array"},"title":"L"},{"name":"srv__obj","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}]`; string(modern) != want {
 		t.Errorf("modern: %s", modern)
 	}
@@ -155,9 +155,8 @@ func TestBadDefinitionIsRejectedAlone(t *testing.T) { // J5
 		{`{"name":"x","inputSchema":{"type":"object"},"annotations":[]}`, ReasonInvalidDefinition, "annotations is an array"},
 		{`{"name":"x","inputSchema":{"type":"object"},"outputSchema":true}`, ReasonInvalidDefinition, "outputSchema is a boolean"},
 		{"{\"name\":\"x\",\"description\":\"\xff\",\"inputSchema\":{\"type\":\"object\"}}", ReasonInvalidDefinition, "UTF-8"},
-		{`{"name":"x","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}`, ReasonTaskRequired, "required"},
 	} {
-		c := New("srv", mcp.ServerInfo{}, []jsontext.Value{good, jsontext.Value(k.def)})
+		c := New("srv", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{good, jsontext.Value(k.def)}})
 		if len(c.Tools) != 1 || c.Tools[0].Name != "good" {
 			t.Errorf("%s: the good tool is gone or the bad one is in: %+v", k.def, c.Tools)
 			continue
@@ -177,9 +176,9 @@ func TestDuplicateNames(t *testing.T) {
 	def := func(name, title string) jsontext.Value {
 		return jsontext.Value(fmt.Sprintf(`{"name":%q,"title":%q,"inputSchema":{"type":"object"}}`, name, title))
 	}
-	c := New("srv", mcp.ServerInfo{}, []jsontext.Value{
+	c := New("srv", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{
 		def("a", "1"), def("b", "1"), def("a", "2"), def("c", "1"), def("b", "1"), def("a", "1"),
-	})
+	}})
 	var names []string
 	for _, tool := range c.Tools {
 		names = append(names, tool.Name)
@@ -233,11 +232,11 @@ func TestEncodeDecode(t *testing.T) {
 		Era: mcp.EraModern, Version: mcp.Version20260728, Server: mcp.Implementation{Name: "Display \u202e", Version: "1"},
 		Instructions: "use it", Capabilities: jsontext.Value(`{"tools":{"listChanged":true},"x":{"n":12345678901234567890}}`),
 	}
-	c := New("srv", info, []jsontext.Value{
+	c := New("srv", info, Lists{Tools: []jsontext.Value{
 		jsontext.Value(everyMember),
 		jsontext.Value(`{"name":"b d","inputSchema":{"type":"object"}}`),
 		jsontext.Value(`{"name":"b","inputSchema":{"type":"object","properties":{"q":{"type":"number","x-mcp-header":"Q"}}}}`),
-	})
+	}})
 	data, err := c.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +257,7 @@ func TestEncodeDecode(t *testing.T) {
 	if !reflect.DeepEqual(c, d) {
 		t.Errorf("got  %+v\nwant %+v", d, c)
 	}
-	if c.Revision == "" || c.Revision == New("srv", info, nil).Revision {
+	if c.Revision == "" || c.Revision == New("srv", info, Lists{}).Revision {
 		t.Error("the revision is no digest of the content")
 	}
 	for _, bad := range []string{``, `[]`, `{}`, `{"format":2,"server":"a","tools":[]}`, `{"format":1,"tools":[]}`, `{"format":1,"server":"a","tools":{}}`, `{"format":1,"server":"a","info":3,"tools":[]}`, string(data[:len(data)-1])} {
@@ -277,13 +276,13 @@ func FuzzNew(f *testing.F) {
 	f.Add([]byte("{\"name\":\"t\",\n\"inputSchema\":{\"type\":\"object\"},\"title\":null}"))
 	f.Fuzz(func(t *testing.T, def []byte) {
 		good := jsontext.Value(`{"name":"good","inputSchema":{"type":"object"}}`)
-		c := New("srv", mcp.ServerInfo{}, []jsontext.Value{good, def})
+		c := New("srv", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{good, def}})
 		if len(c.Tools)+len(c.Rejected) < 2 {
 			t.Fatal("a definition vanished")
 		}
 		s := Build([]Source{{Server: "srv", Catalog: c}}, "")
-		for _, list := range []func(string, bool, int) ([]byte, string, error){s.Page, s.LegacyPage} {
-			page, _, err := list("", false, 0)
+		for _, list := range []func(Kind, string, bool, int) ([]byte, string, error){s.Page, s.LegacyPage} {
+			page, _, err := list(KindTool, "", false, 0)
 			if err != nil || !jsontext.Value(page).IsValid() || bytes.ContainsAny(page, "\r\n") {
 				t.Fatalf("page: %v %s", err, page)
 			}

@@ -40,7 +40,7 @@ func TestSameCatalogsGiveTheSameBytes(t *testing.T) {
 		var next [2]string
 		for i, s := range routers {
 			var err error
-			if pages[i], next[i], err = s.Page(cursor, cursor != "", 5); err != nil {
+			if pages[i], next[i], err = s.Page(KindTool, cursor, cursor != "", 5); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -63,10 +63,10 @@ func FuzzCursor(f *testing.F) {
 	s := Build([]Source{{Server: "a", Catalog: numbered("a", 5)}, {Server: "b", Catalog: numbered("b", 5)}}, "")
 	other := Build([]Source{{Server: "b", Catalog: numbered("b", 9)}}, "p_")
 	for size := 1; size < 10; size++ {
-		_, next, _ := s.Page("", false, size)
+		_, next, _ := s.Page(KindTool, "", false, size)
 		f.Add(next, size)
 	}
-	_, next, _ := other.Page("", false, 8)
+	_, next, _ := other.Page(KindTool, "", false, 8)
 	f.Add(next, 3)
 	f.Add("AQ", 1)
 	f.Add(next[:8]+"\r\n"+next[8:], 1)
@@ -79,7 +79,7 @@ func FuzzCursor(f *testing.F) {
 			t.Errorf("%q is read as %+v, which is %q", text, c, c.String())
 		}
 		for _, set := range []*ToolSet{s, other, Build(nil, "")} {
-			page, next, err := set.Page(text, true, size)
+			page, next, err := set.Page(KindTool, text, true, size)
 			switch {
 			case text == "":
 			case !ok && err == nil, ok && err != nil && c.offset <= len(set.Entries):

@@ -137,7 +137,7 @@ func tools(server string, names ...string) *Catalog {
 	for _, n := range names {
 		defs = append(defs, jsontext.Value(`{"name":`+string(mcp.QuoteString(n))+`,"inputSchema":{"type":"object"}}`))
 	}
-	return New(server, mcp.ServerInfo{}, defs)
+	return New(server, mcp.ServerInfo{}, Lists{Tools: defs})
 }
 
 func exposed(s *ToolSet) []string {
@@ -266,7 +266,7 @@ func FuzzExposedName(f *testing.F) {
 			prefix = &own
 		}
 		def := jsontext.Value(`{"inputSchema":{"type":"object"},"name":` + string(mcp.QuoteString(tool)) + `}`)
-		c := New(id, mcp.ServerInfo{}, []jsontext.Value{def})
+		c := New(id, mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{def}})
 		for naming, pattern := range map[Naming]*regexp.Regexp{"": hubPattern, NamingHub: hubPattern, NamingMCP: mcpPattern} {
 			s := Build([]Source{{Server: id, Naming: naming, Prefix: prefix, Catalog: c}}, hubPrefix)
 			for _, e := range s.Entries {

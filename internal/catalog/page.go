@@ -13,24 +13,27 @@ import (
 	"toolhub/internal/mcp"
 )
 
-// Page is one page of tools/list: the JSON array of definitions, and the cursor
+// Page is one page of the list of a kind: the JSON array of definitions, and the cursor
 // of the next page, "" on the last one. The array must not be changed; it is
 // rendered once and then shared. A size of 0 or less is everything.
 //
 // A cursor holds all that is needed to go on, so it works on any router. One
-// of another ToolSet goes on behind the tool it stopped at, or where that tool
+// of another ToolSet goes on behind the entry it stopped at, or where that
 // was. An absent cursor and "", which is never given out, start at the
-// beginning. The error of any other string is a -32602 [*mcp.Error].
-func (s *ToolSet) Page(cursor string, hasCursor bool, size int) (toolsJSON []byte, next string, err error) {
-	return s.page(&s.modern, (*Tool).AppendDef, cursor, hasCursor, size)
+// beginning. The error of any other string, and of a cursor of another kind, is a
+// -32602 [*mcp.Error].
+func (s *ToolSet) Page(kind Kind, cursor string, hasCursor bool, size int) (defs []byte, next string, err error) {
+	l := s.lists[kind]
+	return l.page(&l.modern, false, cursor, hasCursor, size)
 }
 
 // LegacyPage is Page for callers of the initialize era, see [Tool.AppendLegacyDef].
-func (s *ToolSet) LegacyPage(cursor string, hasCursor bool, size int) (toolsJSON []byte, next string, err error) {
-	if !s.differs {
-		return s.Page(cursor, hasCursor, size)
+func (s *ToolSet) LegacyPage(kind Kind, cursor string, hasCursor bool, size int) (defs []byte, next string, err error) {
+	l := s.lists[kind]
+	if !l.differs {
+		return s.Page(kind, cursor, hasCursor, size)
 	}
-	return s.page(&s.legacy, (*Tool).AppendLegacyDef, cursor, hasCursor, size)
+	return l.page(&l.legacy, true, cursor, hasCursor, size)
 }
 
 // pages are the pages of one size that were asked for so far. Two callers may
@@ -65,20 +68,18 @@ func (p *pages) slot(total, start, size int) *atomic.Pointer[page] {
 	return &s.pages[start/size]
 }
 
-type appendDef = func(t *Tool, dst []byte, exposed string) []byte
-
-func (s *ToolSet) page(kept *pages, def appendDef, cursor string, hasCursor bool, size int) ([]byte, string, error) {
+func (l *list) page(kept *pages, legacy bool, cursor string, hasCursor bool, size int) ([]byte, string, error) {
 	start := 0
 	if hasCursor && cursor != "" {
 		c, ok := parseCursor(cursor)
-		if ok {
-			start, ok = s.position(c)
+		if ok = ok && c.kind == l.kind; ok {
+			start, ok = l.position(c)
 		}
 		if !ok {
 			return nil, "", mcp.InvalidParams("params.cursor is not one that this hub gave out; list again without a cursor")
 		}
 	}
-	total := len(s.Entries)
+	total := len(l.entries)
 	if size <= 0 || size > total {
 		size = max(total, 1)
 	}
@@ -88,30 +89,31 @@ func (s *ToolSet) page(kept *pages, def appendDef, cursor string, hasCursor bool
 			return p.json, p.next, nil
 		}
 	}
-	p := s.render(def, start, min(start+size, total))
+	p := l.render(legacy, start, min(start+size, total))
 	if slot != nil {
 		slot.Store(p)
 	}
 	return p.json, p.next, nil
 }
 
-func (s *ToolSet) render(def appendDef, from, to int) *page {
+func (l *list) render(legacy bool, from, to int) *page {
 	n := 2
 	for i := from; i < to; i++ {
-		e := &s.Entries[i]
-		n += len(e.Tool.Def) + len(e.Exposed) + 1 // the server's own name leaves room for the quotes
+		e := &l.entries[i]
+		_, _, own := e.own()
+		n += own + len(e.Exposed) + 1 // the server's own name leaves room for the quotes
 	}
 	p := &page{json: append(make([]byte, 0, n), '[')}
 	for i := from; i < to; i++ {
-		e := &s.Entries[i]
+		e := &l.entries[i]
 		if i > from {
 			p.json = append(p.json, ',')
 		}
-		p.json = def(e.Tool, p.json, e.Exposed)
+		p.json = e.appendDef(p.json, legacy)
 	}
 	p.json = append(p.json, ']')
-	if to < len(s.Entries) {
-		p.next = s.cursorBehind(to - 1)
+	if to < len(l.entries) {
+		p.next = l.cursorBehind(to - 1)
 	}
 	return p
 }
@@ -120,19 +122,19 @@ func (s *ToolSet) render(def appendDef, from, to int) *page {
 // the cursor is of. In another it is behind the tool that the cursor stopped at;
 // if that is gone, at the same place within its server; if that is gone too,
 // at the place where its entries were.
-func (s *ToolSet) position(c cursor) (int, bool) {
-	if id, err := hex.DecodeString(s.ID); err == nil && bytes.HasPrefix(id, c.id[:]) {
-		return c.offset, c.offset <= len(s.Entries)
+func (l *list) position(c cursor) (int, bool) {
+	if id, err := hex.DecodeString(l.id); err == nil && bytes.HasPrefix(id, c.id[:]) {
+		return c.offset, c.offset <= len(l.entries)
 	}
-	if i, ok := s.byName[c.exposed]; ok && s.Entries[i].Server == c.server {
+	if i, ok := l.byName[c.exposed]; ok && l.entries[i].Server == c.server {
 		return i + 1, true
 	}
-	for _, sp := range s.servers {
+	for _, sp := range l.servers {
 		if sp.server == c.server {
 			return min(sp.from+c.within-1, sp.to), true
 		}
 	}
-	return min(c.offset-c.within, len(s.Entries)), true
+	return min(c.offset-c.within, len(l.entries)), true
 }
 
 // cursor is where a page ended.
@@ -142,24 +144,27 @@ type cursor struct {
 	// offset is the number of entries up to there, within that of the same server.
 	offset, within int
 	server         string
-	// exposed is the name of the last tool of the page.
+	// exposed is the name of the last entry of the page.
 	exposed string
+	kind    Kind
 }
 
 const (
-	cursorVersion  = 1
+	cursorVersion  = 2
 	cursorChecksum = 4
 	cursorMost     = 512
+	// maxCursorKey bounds the part of a name or URI that is in a cursor.
+	maxCursorKey = 160
 )
 
-func (s *ToolSet) cursorBehind(last int) string {
-	e := &s.Entries[last]
-	c := cursor{offset: last + 1, server: e.Server, exposed: e.Exposed}
-	if id, err := hex.DecodeString(s.ID); err == nil {
+func (l *list) cursorBehind(last int) string {
+	e := &l.entries[last]
+	c := cursor{kind: l.kind, offset: last + 1, server: e.Server, exposed: mcp.Shorten(e.Exposed, maxCursorKey)}
+	if id, err := hex.DecodeString(l.id); err == nil {
 		copy(c.id[:], id)
 	}
-	at, _ := slices.BinarySearchFunc(s.servers, last+1, func(sp span, last int) int { return cmp.Compare(sp.to, last) })
-	c.within = last + 1 - s.servers[at].from
+	at, _ := slices.BinarySearchFunc(l.servers, last+1, func(sp span, last int) int { return cmp.Compare(sp.to, last) })
+	c.within = last + 1 - l.servers[at].from
 	return c.String()
 }
 
@@ -167,6 +172,7 @@ func (s *ToolSet) cursorBehind(last int) string {
 // being taken for others; nothing secret or trusted is in a cursor.
 func (c *cursor) String() string {
 	b := append(make([]byte, 0, 96), cursorVersion)
+	b = append(b, byte(slices.Index(Kinds(), c.kind)))
 	b = append(b, c.id[:]...)
 	b = binary.AppendUvarint(b, uint64(c.offset))
 	b = binary.AppendUvarint(b, uint64(c.within))
@@ -183,14 +189,17 @@ func parseCursor(s string) (cursor, bool) {
 		return c, false
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) < 1+len(c.id)+cursorChecksum || b[0] != cursorVersion {
+	if err != nil || len(b) < 2+len(c.id)+cursorChecksum || b[0] != cursorVersion {
 		return c, false
 	}
 	b, got := b[:len(b)-cursorChecksum], b[len(b)-cursorChecksum:]
 	if sum := sha256.Sum256(b); !bytes.Equal(sum[:cursorChecksum], got) {
 		return c, false
 	}
-	b = b[1:]
+	if int(b[1]) >= len(Kinds()) {
+		return c, false
+	}
+	c.kind, b = Kinds()[b[1]], b[2:]
 	b = b[copy(c.id[:], b):]
 	const most = 1 << 30
 	var numbers [3]uint64

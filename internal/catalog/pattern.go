@@ -14,9 +14,43 @@ import (
 // Pattern is a compiled glob over "server/tool": both parts are matched
 // separately and as a whole, with *, ?, [abc], [a-z], [!abc] and {one,two}. "*"
 // alone is the same as "*/*". It is immutable.
+//
+// "server/resource:GLOB" is about resources, by URI, and "server/prompt:GLOB"
+// about prompts. A tool part of "*" covers all of a server, whatever it is; any other
+// covers tools only.
 type Pattern struct {
 	text         string
 	server, tool part
+	// kind is what the pattern covers, "" for all kinds.
+	kind Kind
+}
+
+// PolicyName is what patterns and rules know a thing of a server by: a tool's own
+// name, "resource:" and the URI or URI template, "prompt:" and the name.
+func PolicyName(kind Kind, key string) string {
+	switch kind {
+	case KindResource, KindTemplate:
+		return resourceWord + key
+	case KindPrompt:
+		return promptWord + key
+	}
+	return key
+}
+
+const (
+	resourceWord = "resource:"
+	promptWord   = "prompt:"
+)
+
+// CutPolicyName is the inverse of [PolicyName]; a template is taken for a resource.
+func CutPolicyName(name string) (kind Kind, key string) {
+	if key, ok := strings.CutPrefix(name, resourceWord); ok {
+		return KindResource, key
+	}
+	if key, ok := strings.CutPrefix(name, promptWord); ok {
+		return KindPrompt, key
+	}
+	return KindTool, name
 }
 
 // part is one side of a pattern.
@@ -62,29 +96,43 @@ func CompilePattern(pattern string) (*Pattern, error) {
 		return fail(`the server part is empty; write %q for any server`, "*/"+tool)
 	case tool == "":
 		return fail(`the tool part is empty; write %q for all its tools`, server+"/*")
-	case strings.Contains(tool, "/"):
+	}
+	kind, tool := CutPolicyName(tool)
+	switch {
+	case kind != KindTool && tool == "":
+		return fail(`there is nothing behind the colon; write %q for all of them`, pattern+"*")
+	case kind != KindResource && strings.Contains(tool, "/"):
 		return fail(`there is more than one "/"; neither a server id nor a tool name has one, and alternatives in braces stay within one part: "{a,b}/{c,d}"`)
 	}
-	p := &Pattern{text: pattern}
+	p := &Pattern{text: pattern, kind: kind}
 	var err error
 	if p.server, err = compilePart(server, "server", isServerChar, "a server id has lower-case letters, digits and _ only"); err != nil {
 		return fail("%v", err)
 	}
-	if p.tool, err = compilePart(tool, "tool", isToolChar, "a tool name has A-Z, a-z, 0-9, _, . and - only"); err != nil {
+	allowed, rule := isToolChar, "a tool name has A-Z, a-z, 0-9, _, . and - only"
+	if kind == KindResource {
+		allowed, rule = isURIChar, "a URI has no space and no control character"
+	}
+	if p.tool, err = compilePart(tool, string(kind), allowed, rule); err != nil {
 		return fail("%v", err)
+	}
+	if kind == KindTool && p.tool.any {
+		p.kind = ""
 	}
 	if id, ok := p.ServerID(); ok {
 		if err := ValidateServerID(id); err != nil {
 			return fail("the server part matches no server: %v", err)
 		}
 	}
-	if !p.tool.any && p.tool.glob == nil {
+	if kind != KindResource && !p.tool.any && p.tool.glob == nil {
 		if err := ValidateToolName(p.tool.exact); err != nil {
 			return fail("the tool part matches no tool: %v", err)
 		}
 	}
 	return p, nil
 }
+
+func isURIChar(r rune) bool { return r > ' ' && r != 0x7f }
 
 func compilePart(s, name string, allowed func(rune) bool, rule string) (part, error) {
 	if i := strings.IndexFunc(s, func(r rune) bool { return r == '\\' }); i >= 0 {
@@ -184,8 +232,14 @@ func (p *Pattern) Match(server, tool string) bool { return p.MatchServer(server)
 // MatchServer reports whether the server part matches.
 func (p *Pattern) MatchServer(server string) bool { return p.server.match(server) }
 
-// MatchTool reports whether the tool part matches.
-func (p *Pattern) MatchTool(tool string) bool { return p.tool.match(tool) }
+// MatchTool reports whether the tool part matches a [PolicyName].
+func (p *Pattern) MatchTool(name string) bool {
+	if p.kind == "" {
+		return true
+	}
+	kind, key := CutPolicyName(name)
+	return kind == p.kind && p.tool.match(key)
+}
 
 // ServerID is the only server that the pattern covers, false if it may be another.
 func (p *Pattern) ServerID() (string, bool) {

@@ -33,13 +33,17 @@ type Tool struct {
 	// Notes tell what the exposed definition lacks of Def, nil as a rule.
 	Notes []Note
 
-	exposed definition
-	// legacy is the exposed definition for callers of the initialize era, nil
-	// if that is no different.
-	legacy *definition
+	// TaskRequired says that the tool can only be called as a task of the 2025-11-25
+	// protocol (execution.taskSupport).
+	TaskRequired bool
+
+	// exposed is with the tool's own URIs and with exposed ones, legacy the same for
+	// callers of the initialize era. What is no different is nil but for the first.
+	exposed, exposedURIs *definition
+	legacy, legacyURIs   *definition
 }
 
-// definition is a tool definition around its name.
+// definition is a definition around its key: a name, a URI or a URI template.
 type definition struct{ head, tail []byte }
 
 func (d *definition) append(dst []byte, name string) []byte {
@@ -50,18 +54,28 @@ func (d *definition) append(dst []byte, name string) []byte {
 
 // AppendDef appends the definition under an exposed name: Def with only its
 // name replaced, without execution (tasks of the 2025-11-25 protocol are not
-// offered), and without what Notes tells of.
-func (t *Tool) AppendDef(dst []byte, exposed string) []byte {
-	return t.exposed.append(dst, exposed)
+// offered), and without what Notes tells of. With proxied, the URI of the resource
+// that shows the tool's results (MCP Apps) is an exposed one, too.
+func (t *Tool) AppendDef(dst []byte, exposed string, proxied bool) []byte {
+	return t.definition(false, proxied).append(dst, exposed)
 }
 
 // AppendLegacyDef is AppendDef for callers of the initialize era, which allows
 // no outputSchema but that of an object.
-func (t *Tool) AppendLegacyDef(dst []byte, exposed string) []byte {
-	if t.legacy != nil {
-		return t.legacy.append(dst, exposed)
+func (t *Tool) AppendLegacyDef(dst []byte, exposed string, proxied bool) []byte {
+	return t.definition(true, proxied).append(dst, exposed)
+}
+
+func (t *Tool) definition(legacy, proxied bool) *definition {
+	switch {
+	case legacy && proxied && t.legacyURIs != nil:
+		return t.legacyURIs
+	case legacy && t.legacy != nil:
+		return t.legacy
+	case proxied && t.exposedURIs != nil:
+		return t.exposedURIs
 	}
-	return t.exposed.append(dst, exposed)
+	return t.exposed
 }
 
 // Annotations are the hints of a tool about its behaviour (server/tools, tool
@@ -112,19 +126,21 @@ type member struct {
 	drop              bool
 }
 
-// toolParser parses definitions one after the other.
-type toolParser struct {
+// definitionParser parses the definitions of one server, one after the other.
+type definitionParser struct {
+	server  string
 	dec     *jsontext.Decoder
 	buf     bytes.Buffer
 	members []member
+	notes   []Note
 
-	tool Tool
-	// name is the index in members, -1 while there is none; replaced has new
-	// values of members by index.
-	name     int
+	// key is the index in members of what exposing replaces, -1 while there is
+	// none; replaced has new values of members by index.
+	key      int
 	replaced map[int]jsontext.Value
-	schema   int // index of inputSchema
-	output   int // index of outputSchema
+
+	tool                 Tool
+	schema, output, meta int // indices of a tool's members, -1 for none
 }
 
 // fault is why a definition is rejected.
@@ -139,49 +155,72 @@ func invalid(format string, args ...any) error {
 	return &fault{ReasonInvalidDefinition, fmt.Sprintf(format, args...)}
 }
 
-// parse checks one definition. The tool's name is set even with an error, if
-// there is one.
-func (p *toolParser) parse(def jsontext.Value) (Tool, error) {
-	p.members, p.tool, p.name, p.replaced, p.schema, p.output = p.members[:0], Tool{}, -1, nil, -1, -1
+// parse checks the definition of a tool. The tool's name is set even with an
+// error, if there is one.
+func (p *definitionParser) parse(def jsontext.Value) (Tool, error) {
+	p.tool, p.schema, p.output, p.meta = Tool{}, -1, -1, -1
+	def, err := p.read(def, p.toolMember)
+	t := &p.tool
+	t.Def = def
+	if err != nil {
+		return *t, err
+	}
+	if p.key < 0 {
+		return *t, invalid("the definition has no name; a tool needs a string there")
+	}
+	if err := ValidateToolName(t.Name); err != nil {
+		return *t, &fault{ReasonInvalidName, err.Error()}
+	}
+	if p.schema < 0 {
+		return *t, invalid(`there is no inputSchema; a tool without arguments has {"type":"object"}`)
+	}
+	headers, err := mcp.ParamHeaders(t.InputSchema)
+	if err != nil {
+		p.notes = append(p.notes, Note{ReasonInvalidHeader, err.Error() + "; all of the tool's x-mcp-header annotations are removed"})
+		p.replace(p.schema, withoutHeaders(t.InputSchema))
+	}
+	t.Headers, t.Notes = headers, p.notes
+	sum := sha256.Sum256(def)
+	t.Digest = hex.EncodeToString(sum[:])
+	t.exposed, t.legacy = p.variants(def)
+	if p.meta >= 0 {
+		if meta := exposeUI(def[p.members[p.meta].value:p.members[p.meta].end], p.server); meta != nil {
+			p.replace(p.meta, meta)
+			t.exposedURIs, t.legacyURIs = p.variants(def)
+		}
+	}
+	return *t, nil
+}
+
+// variants makes the exposed definition of a tool, and the one for callers of the
+// initialize era if that is another.
+func (p *definitionParser) variants(def jsontext.Value) (modern, legacy *definition) {
+	modern = new(p.definition(def))
+	if p.tool.OutputSchema != nil && mcp.FieldString(p.tool.OutputSchema, "type") != "object" {
+		was := p.members[p.output].drop
+		p.members[p.output].drop = true
+		legacy = new(p.definition(def))
+		p.members[p.output].drop = was
+	}
+	return modern, legacy
+}
+
+// read goes through the members of a definition, and hands each to visit as the
+// last of p.members. Duplicate names at any depth, and text that is not Unicode, are refused:
+// others down the line would each make something else of it. It returns the
+// definition as it is kept.
+func (p *definitionParser) read(def jsontext.Value, visit func(name string, v jsontext.Value) error) (jsontext.Value, error) {
+	p.members, p.notes, p.key, p.replaced = p.members[:0], nil, -1, nil
 	if bytes.ContainsAny(def, "\r\n") { // legal between tokens only
 		def = bytes.Clone(def)
 		if err := def.Compact(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
-			return p.tool, invalid("the definition is no valid JSON: %s", syntaxProblem(err))
+			return def, invalid("the definition is no valid JSON: %s", syntaxProblem(err))
 		}
 	}
-	p.tool.Def = def
-	if err := p.read(def); err != nil {
-		return p.tool, err
-	}
-	if p.name < 0 {
-		return p.tool, invalid("the definition has no name; a tool needs a string there")
-	}
-	if err := ValidateToolName(p.tool.Name); err != nil {
-		return p.tool, &fault{ReasonInvalidName, err.Error()}
-	}
-	if p.schema < 0 {
-		return p.tool, invalid(`there is no inputSchema; a tool without arguments has {"type":"object"}`)
-	}
-	headers, err := mcp.ParamHeaders(p.tool.InputSchema)
-	if err != nil {
-		p.tool.Notes = append(p.tool.Notes, Note{ReasonInvalidHeader, err.Error() + "; all of the tool's x-mcp-header annotations are removed"})
-		p.replace(p.schema, withoutHeaders(p.tool.InputSchema))
-	}
-	p.tool.Headers = headers
-	sum := sha256.Sum256(def)
-	p.tool.Digest = hex.EncodeToString(sum[:])
-	p.tool.exposed = p.definition(def)
-	if p.tool.OutputSchema != nil && mcp.FieldString(p.tool.OutputSchema, "type") != "object" {
-		p.members[p.output].drop = true
-		legacy := p.definition(def)
-		p.tool.legacy = &legacy
-	}
-	return p.tool, nil
+	return def, p.eachMember(def, visit)
 }
 
-// read goes through the members. Duplicate names at any depth, and text that is
-// not Unicode, are refused: others down the line would each make something else of it.
-func (p *toolParser) read(def jsontext.Value) error {
+func (p *definitionParser) eachMember(def jsontext.Value, visit func(name string, v jsontext.Value) error) error {
 	p.buf = *bytes.NewBuffer(def)
 	if p.dec == nil {
 		p.dec = jsontext.NewDecoder(&p.buf)
@@ -207,7 +246,7 @@ func (p *toolParser) read(def jsontext.Value) error {
 		}
 		end := int(p.dec.InputOffset())
 		p.members = append(p.members, member{start: start, value: end - len(v), end: end})
-		if err := p.member(name, def[end-len(v):end:end]); err != nil && firstProblem == nil {
+		if err := visit(name, def[end-len(v):end:end]); err != nil && firstProblem == nil {
 			firstProblem = err // and go on, for the name
 		}
 	}
@@ -220,14 +259,20 @@ func (p *toolParser) read(def jsontext.Value) error {
 	return firstProblem
 }
 
-// member checks one member as the protocol's schema demands, since clients that
+// dropNull leaves out the last member, which is null and optional.
+func (p *definitionParser) dropNull(name string) {
+	p.members[len(p.members)-1].drop = true
+	p.notes = append(p.notes, Note{ReasonNullMember, name + " is null and is removed; an optional member is left out"})
+}
+
+// toolMember checks one member of a tool as the protocol's schema demands, since clients that
 // check it refuse a whole list for one wrong member. Unknown members pass.
-func (p *toolParser) member(name string, v jsontext.Value) error {
+func (p *definitionParser) toolMember(name string, v jsontext.Value) error {
 	at := len(p.members) - 1
 	want, optional := jsontext.Kind(0), true
 	switch name {
 	case "name":
-		p.name = at
+		p.key = at
 		want, optional = '"', false
 	case "title", "description":
 		want = '"'
@@ -242,8 +287,7 @@ func (p *toolParser) member(name string, v jsontext.Value) error {
 	case want == 0:
 		return nil
 	case k == 'n' && optional:
-		p.members[at].drop = true
-		p.tool.Notes = append(p.tool.Notes, Note{ReasonNullMember, name + " is null and is removed; an optional member is left out"})
+		p.dropNull(name)
 		return nil
 	case k != want:
 		return invalid("%s is %s, it must be %s", name, kindName(k), kindName(want))
@@ -258,16 +302,16 @@ func (p *toolParser) member(name string, v jsontext.Value) error {
 		p.output, p.tool.OutputSchema = at, v
 	case "annotations":
 		return p.annotations(at, v)
+	case "_meta":
+		p.meta = at
 	case "execution":
 		p.members[at].drop = true
-		if mcp.FieldString(v, "taskSupport") == "required" {
-			return &fault{ReasonTaskRequired, `execution.taskSupport is "required", and tasks of the 2025-11-25 protocol are not offered`}
-		}
+		p.tool.TaskRequired = mcp.FieldString(v, "taskSupport") == "required"
 	}
 	return nil
 }
 
-func (p *toolParser) annotations(at int, v jsontext.Value) error {
+func (p *definitionParser) annotations(at int, v jsontext.Value) error {
 	var nulls []mcp.Change
 	err := mcp.EachField(v, func(name string, v jsontext.Value) error {
 		var into **bool
@@ -287,7 +331,7 @@ func (p *toolParser) annotations(at int, v jsontext.Value) error {
 		switch k := v.Kind(); {
 		case k == 'n':
 			nulls = append(nulls, mcp.Change{Name: name})
-			p.tool.Notes = append(p.tool.Notes, Note{ReasonNullMember, "annotations." + name + " is null and is removed; an optional member is left out"})
+			p.notes = append(p.notes, Note{ReasonNullMember, "annotations." + name + " is null and is removed; an optional member is left out"})
 		case into != nil && k != 't' && k != 'f':
 			return invalid("annotations.%s is %s, it must be true or false", name, kindName(k))
 		case into == nil && k != '"':
@@ -337,22 +381,22 @@ func checkInputSchema(schema jsontext.Value) error {
 	return nil
 }
 
-func (p *toolParser) replace(at int, v jsontext.Value) {
+func (p *definitionParser) replace(at int, v jsontext.Value) {
 	if p.replaced == nil {
 		p.replaced = make(map[int]jsontext.Value, 1)
 	}
 	p.replaced[at] = v
 }
 
-// definition is what is exposed of def. As a rule nothing but the name changes,
+// definition is what is exposed of def. As a rule nothing but the key changes,
 // and it aliases def.
-func (p *toolParser) definition(def jsontext.Value) definition {
+func (p *definitionParser) definition(def jsontext.Value) definition {
 	intact := len(p.replaced) == 0
 	for i := range p.members {
 		intact = intact && !p.members[i].drop
 	}
-	if name := p.members[p.name]; intact {
-		return definition{head: def[:name.value:name.value], tail: def[name.end:]}
+	if key := p.members[p.key]; intact {
+		return definition{head: def[:key.value:key.value], tail: def[key.end:]}
 	}
 	out := append(make([]byte, 0, len(def)), '{')
 	at := 0
@@ -364,7 +408,7 @@ func (p *toolParser) definition(def jsontext.Value) definition {
 			out = append(out, ',')
 		}
 		out = append(out, def[m.start:m.value]...)
-		if i == p.name {
+		if i == p.key {
 			at = len(out)
 		} else if v, ok := p.replaced[i]; ok {
 			out = append(out, v...)

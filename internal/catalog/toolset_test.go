@@ -45,7 +45,7 @@ func TestPaging(t *testing.T) { // L7
 		var all []string
 		cursor, has := "", false
 		for n := 0; ; n++ {
-			page, next, err := s.Page(cursor, has, size)
+			page, next, err := s.Page(KindTool, cursor, has, size)
 			if err != nil || n > 8 {
 				t.Fatalf("size %d: page %d: %v", size, n, err)
 			}
@@ -63,12 +63,12 @@ func TestPaging(t *testing.T) { // L7
 			t.Errorf("size %d: %q", size, all)
 		}
 	}
-	page, next, err := s.Page("", true, 3)
+	page, next, err := s.Page(KindTool, "", true, 3)
 	if err != nil || len(names(t, page)) != 3 || next == "" {
 		t.Error("the empty cursor is the beginning")
 	}
 	empty := Build(nil, "")
-	if page, next, err := empty.Page("", false, 10); err != nil || string(page) != "[]" || next != "" {
+	if page, next, err := empty.Page(KindTool, "", false, 10); err != nil || string(page) != "[]" || next != "" {
 		t.Errorf("an empty list: %s %q %v", page, next, err)
 	}
 }
@@ -76,9 +76,9 @@ func TestPaging(t *testing.T) { // L7
 func TestBadCursor(t *testing.T) {
 	t.Parallel()
 	s := Build([]Source{{Server: "a", Catalog: numbered("a", 5)}}, "")
-	_, next, _ := s.Page("", false, 2)
+	_, next, _ := s.Page(KindTool, "", false, 2)
 	for _, bad := range []string{"x", "2", " ", next + "A", next[:len(next)-2], strings.ToUpper(next), "AQ", "=", strings.Repeat("A", 100_000), "\x00", "é"} {
-		_, _, err := s.Page(bad, true, 2)
+		_, _, err := s.Page(KindTool, bad, true, 2)
 		if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Code != mcp.CodeInvalidParams {
 			t.Errorf("%.20q: %v", bad, err)
 		}
@@ -96,7 +96,7 @@ func TestCursorOfAnotherList(t *testing.T) {
 		return out
 	}
 	old := Build(src(a, b, c), "")
-	_, next, _ := old.Page("", false, 6) // stops behind b__tool_1
+	_, next, _ := old.Page(KindTool, "", false, 6) // stops behind b__tool_1
 	for _, k := range []struct {
 		name string
 		set  *ToolSet
@@ -108,14 +108,14 @@ func TestCursorOfAnotherList(t *testing.T) {
 		{"the tool is gone", Build(src(a, tools("b", "tool_0", "tool_2", "tool_3"), c), ""), "b__tool_2"},
 		{"its server is gone", Build(src(a, c), ""), "c__tool_0"},
 	} {
-		page, _, err := k.set.Page(next, true, 6)
+		page, _, err := k.set.Page(KindTool, next, true, 6)
 		if err != nil {
 			t.Errorf("%s: %v", k.name, err)
 		} else if got := names(t, page); len(got) == 0 || got[0] != k.want {
 			t.Errorf("%s: goes on with %q, want %s", k.name, got, k.want)
 		}
 	}
-	if page, next, err := Build(nil, "").Page(next, true, 6); err != nil || string(page) != "[]" || next != "" {
+	if page, next, err := Build(nil, "").Page(KindTool, next, true, 6); err != nil || string(page) != "[]" || next != "" {
 		t.Errorf("everything is gone: %s %q %v", page, next, err)
 	}
 }
@@ -148,7 +148,7 @@ func TestPagingWhileChanging(t *testing.T) {
 			if n > 10 {
 				set = Build(nil, "")
 			}
-			_, next, err := set.Page(cursor, cursor != "", size)
+			_, next, err := set.Page(KindTool, cursor, cursor != "", size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,16 +163,16 @@ func TestPagingWhileChanging(t *testing.T) {
 func TestPagesAreRenderedOnceAndShared(t *testing.T) {
 	t.Parallel()
 	s := Build([]Source{{Server: "a", Catalog: numbered("a", 1000)}}, "")
-	_, next, _ := s.Page("", false, 100)
-	first, _, _ := s.Page(next, true, 100)
+	_, next, _ := s.Page(KindTool, "", false, 100)
+	first, _, _ := s.Page(KindTool, next, true, 100)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			page, _, err := s.Page(next, true, 100)
+			page, _, err := s.Page(KindTool, next, true, 100)
 			if err != nil || &page[0] != &first[0] {
 				t.Error("the page was rendered again")
 			}
-			other, _, err := s.Page("", false, 7+i)
+			other, _, err := s.Page(KindTool, "", false, 7+i)
 			if err != nil || len(names(t, other)) != 7+i {
 				t.Error("another size")
 			}
@@ -183,7 +183,7 @@ func TestPagesAreRenderedOnceAndShared(t *testing.T) {
 
 func TestWarmPageAllocatesNothing(t *testing.T) { // not parallel: it counts allocations
 	s := Build([]Source{{Server: "a", Catalog: numbered("a", 1000)}}, "")
-	if n := testing.AllocsPerRun(100, func() { _, _, _ = s.Page("", false, 100) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _, _ = s.Page(KindTool, "", false, 100) }); n > 0 {
 		t.Errorf("a warm page costs %v allocations", n)
 	}
 }
@@ -196,9 +196,9 @@ func TestToolSetID(t *testing.T) {
 	if base != id([]Source{{Server: "a", Catalog: tools("a", "x", "y")}, {Server: "b", Catalog: b}}, "") {
 		t.Error("equal lists have different ids")
 	}
-	other := New("a", mcp.ServerInfo{}, []jsontext.Value{
+	other := New("a", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{
 		jsontext.Value(`{"name":"x","description":"new","inputSchema":{"type":"object"}}`), jsontext.Value(`{"name":"y","inputSchema":{"type":"object"}}`),
-	})
+	}})
 	for what, got := range map[string]string{
 		"order":      id([]Source{{Server: "b", Catalog: b}, {Server: "a", Catalog: a}}, ""),
 		"prefix":     id([]Source{{Server: "a", Catalog: a}, {Server: "b", Catalog: b}}, "p_"),
@@ -211,7 +211,7 @@ func TestToolSetID(t *testing.T) {
 			t.Errorf("%s does not change the id", what)
 		}
 	}
-	info := New("a", mcp.ServerInfo{Instructions: "other"}, []jsontext.Value{a.Tools[0].Def, a.Tools[1].Def})
+	info := New("a", mcp.ServerInfo{Instructions: "other"}, Lists{Tools: []jsontext.Value{a.Tools[0].Def, a.Tools[1].Def}})
 	if base != id([]Source{{Server: "a", Catalog: info}, {Server: "b", Catalog: b}}, "") {
 		t.Error("what callers cannot see in the list changes the id")
 	}
@@ -219,10 +219,10 @@ func TestToolSetID(t *testing.T) {
 
 func TestFormats(t *testing.T) { // L8
 	t.Parallel()
-	c := New("a", mcp.ServerInfo{}, []jsontext.Value{
+	c := New("a", mcp.ServerInfo{}, Lists{Tools: []jsontext.Value{
 		jsontext.Value(`{"name":"x","description":"does \u00e4","inputSchema":{"type":"object","properties":{"n":{"maximum":9007199254740993}}}}`),
 		jsontext.Value(`{"name":"y","inputSchema":{"type":"object"}}`),
-	})
+	}})
 	s := Build([]Source{{Server: "a", Catalog: c}}, "")
 	schema := `{"type":"object","properties":{"n":{"maximum":9007199254740993}}}`
 	for format, want := range map[Format]string{
@@ -268,7 +268,7 @@ func big(servers, each int) []Source {
 		for i := range each {
 			defs = append(defs, jsontext.Value(fmt.Sprintf(`{"name":"tool_%d","description":"Tool number %d.","inputSchema":%s}`, i, i, schema)))
 		}
-		out = append(out, Source{Server: id, Catalog: New(id, mcp.ServerInfo{}, defs)})
+		out = append(out, Source{Server: id, Catalog: New(id, mcp.ServerInfo{}, Lists{Tools: defs})})
 	}
 	return out
 }
@@ -290,18 +290,18 @@ func BenchmarkPage(b *testing.B) {
 	b.Run("cold", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			s.modern = pages{}
-			_, _, _ = s.Page("", false, 0)
+			s.lists[KindTool].modern = pages{}
+			_, _, _ = s.Page(KindTool, "", false, 0)
 		}
 	})
 	b.Run("warm", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_, _, _ = s.Page("", false, 0)
+			_, _, _ = s.Page(KindTool, "", false, 0)
 		}
 	})
 	b.Run("copy", func(b *testing.B) { // what a list request costs at the least
-		page, _, _ := s.Page("", false, 0)
+		page, _, _ := s.Page(KindTool, "", false, 0)
 		into := make([]byte, len(page))
 		for b.Loop() {
 			copy(into, page)
@@ -320,7 +320,7 @@ func BenchmarkNew(b *testing.B) {
 		b.ReportAllocs()
 		b.SetBytes(int64(len(data)))
 		for b.Loop() {
-			New("s", mcp.ServerInfo{}, defs)
+			New("s", mcp.ServerInfo{}, Lists{Tools: defs})
 		}
 	})
 	b.Run("decode", func(b *testing.B) {

@@ -85,6 +85,7 @@ servers:
     insecure_skip_tls_verify: true
     naming: mcp
     prefix: w.
+    uris: original
     policy:
       allow: [web/search]
       default: ask
@@ -131,8 +132,8 @@ func TestFullFile(t *testing.T) {
 			},
 			{
 				ID: "web", URL: "https://mcp.example.com/mcp?x=1", Headers: map[string]Ref{"X-Team": "red", "X-Api-Key": "${env:KEY}"},
-				Auth: &Auth{Bearer: "${file:/run/token}"}, InsecureSkipTLSVerify: true, Prefix: &prefix,
-				Policy:     &Policy{Spec: policy.Spec{Allow: []policy.Rule{rule(61, "web/search", "")}, Default: policy.Ask}},
+				Auth: &Auth{Bearer: "${file:/run/token}"}, InsecureSkipTLSVerify: true, Prefix: &prefix, URIs: "original",
+				Policy:     &Policy{Spec: policy.Spec{Allow: []policy.Rule{rule(62, "web/search", "")}, Default: policy.Ask}},
 				Governance: Governance{Naming: catalog.NamingMCP, Audit: AuditNone},
 			},
 			{ID: "clock", Builtin: "clock", BuiltinConfig: []byte(`{"zone":"UTC","big":9007199254740993,"list":[1,null,true,1.5,"x"]}`)},
@@ -336,10 +337,10 @@ func TestLoad(t *testing.T) {
 func TestProblemOfOthers(t *testing.T) {
 	t.Parallel()
 	f := parse(t, full)
-	if p := f.Problem("servers.clock.builtin", "no such %s", "thing"); p.String() != "/etc/toolhub/hub.yaml:65: servers.clock.builtin: no such thing" {
+	if p := f.Problem("servers.clock.builtin", "no such %s", "thing"); p.String() != "/etc/toolhub/hub.yaml:66: servers.clock.builtin: no such thing" {
 		t.Error(p)
 	}
-	if p := f.Problem("servers.clock.none", "x"); p.Line != 64 {
+	if p := f.Problem("servers.clock.none", "x"); p.Line != 65 {
 		t.Errorf("a field that is not there is at what is around it: %s", p)
 	}
 }

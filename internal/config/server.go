@@ -1,6 +1,10 @@
 package config
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"github.com/go-json-experiment/json/jsontext"
+
+	"toolhub/internal/catalog"
+)
 
 // Server is the definition of one MCP server behind the hub. It is reached in
 // one of these ways:
@@ -41,12 +45,16 @@ type Server struct {
 	// BuiltinConfig is what Builtin takes as its own configuration.
 	BuiltinConfig jsontext.Value `json:"builtin_config,omitzero"`
 
-	// Era is the protocol era that the server speaks; auto finds out.
+	// Era is the protocol era that the server speaks; auto finds out. A server that
+	// speaks both can be connected in both, so that each caller meets its own (mirror).
 	Era Era `json:"era,omitzero"`
 	// Prefix takes the place of all that stands before the tool in exposed names:
 	// the hub's prefix and the server's own part (id__ or id.). Empty exposes the
 	// server's names as they are.
 	Prefix *string `json:"prefix,omitzero"`
+	// URIs says how the URIs of its resources are exposed: with the server in front
+	// (mcp-proxy://id/uri), or unchanged.
+	URIs catalog.URIs `json:"uris,omitzero"`
 	// Trusted lets policy conditions believe the server's hints about its tools.
 	Trusted bool `json:"trusted,omitzero"`
 	// Policy takes the place of the hub's policy for this server.
@@ -69,6 +77,7 @@ const (
 	EraAuto   Era = "auto"
 	EraLegacy Era = "legacy"
 	EraModern Era = "modern"
+	EraMirror Era = "mirror"
 )
 
 // Kind is how a server is reached.
@@ -100,6 +109,7 @@ func (s Server) Effective(hub Settings) Server {
 	hub = hub.WithDefaults()
 	fill(&s.Policy, hub.Policy)
 	fill(&s.Era, EraAuto)
+	fill(&s.URIs, catalog.URIsProxy)
 	fill(&s.Replicas, 1)
 	s.Governance = s.over(hub.Governance)
 	return s

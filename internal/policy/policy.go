@@ -160,7 +160,8 @@ func (p *Policy) UsesRate() bool { return p.rate }
 
 // Input is a call to decide about.
 type Input struct {
-	// Server and Tool name the tool by the operator's id and the server's own name.
+	// Server and Tool name the tool by the operator's id and the server's own name;
+	// a resource or prompt by its [catalog.PolicyName].
 	Server string
 	Tool   string
 	// Annotations are the server's hints, believed only if Trusted (P5).
@@ -181,6 +182,15 @@ type Input struct {
 	Rate int64
 	// HasApprover says whether somebody could be asked.
 	HasApprover bool
+}
+
+// hints are what conditions may assume. Reading a resource and getting a prompt
+// change nothing, as the protocol has it; only who answers may be in doubt.
+func (in *Input) hints() catalog.Hints {
+	if kind, _ := catalog.CutPolicyName(in.Tool); kind != catalog.KindTool {
+		return catalog.Hints{ReadOnly: true, Idempotent: true, OpenWorld: true}
+	}
+	return in.Annotations.Believe(in.Trusted)
 }
 
 // Decision is the answer, with what an audit event needs.
@@ -230,7 +240,7 @@ type evaluation struct {
 // begin makes the variables of the call, which most decisions never need.
 func (e *evaluation) begin(in Input) {
 	if e.vars == nil {
-		e.vars = &variables{in: in, hints: in.Annotations.Believe(in.Trusted)}
+		e.vars = &variables{in: in, hints: in.hints()}
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"toolhub/internal/policy"
 )
 
-// Projection decides which tools of one server are offered (L2): equal ones offer
+// Projection decides which tools, resources and prompts of one server are offered (L2): equal ones offer
 // the same to the same principal.
 type Projection struct {
 	Server string
@@ -38,4 +38,13 @@ func (p *Projection) Offers(t *catalog.Tool, principal string) bool {
 	return p.Policy != nil && !p.Policy.Never(policy.Input{
 		Server: p.Server, Tool: t.Name, Annotations: t.Annotations, Trusted: p.Trusted, Principal: principal,
 	})
+}
+
+// OffersItem is Offers for a thing of another kind, by its key. The filter is about
+// tools only.
+func (p *Projection) OffersItem(kind catalog.Kind, key, principal string) bool {
+	if !p.HideDenied {
+		return true
+	}
+	return p.Policy != nil && !p.Policy.Never(policy.Input{Server: p.Server, Tool: catalog.PolicyName(kind, key), Principal: principal})
 }

@@ -129,7 +129,7 @@ func listing(server string, tools ...string) *catalog.Catalog {
 	for _, name := range tools {
 		defs = append(defs, jsontext.Value(fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"},"x":12345678901234567890}`, name)))
 	}
-	return catalog.New(server, mcp.ServerInfo{Era: mcp.EraModern, Version: mcp.LatestModern}, defs)
+	return catalog.New(server, mcp.ServerInfo{Era: mcp.EraModern, Version: mcp.LatestModern}, catalog.Lists{Tools: defs})
 }
 
 func ids(v *registry.View) string {
@@ -325,7 +325,7 @@ func TestLargeCatalog(t *testing.T) {
 		}
 		defs = append(defs, jsontext.Value(fmt.Sprintf(`{"name":"t%d","description":%q,"inputSchema":{"type":"object"}}`, i, noise.String())))
 	}
-	want := catalog.New("big", mcp.ServerInfo{}, defs)
+	want := catalog.New("big", mcp.ServerInfo{}, catalog.Lists{Tools: defs})
 	if err := h.PublishCatalog(t.Context(), epoch, want); err != nil {
 		t.Fatal(err)
 	}

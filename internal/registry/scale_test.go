@@ -78,7 +78,7 @@ func TestHundredThousandItems(t *testing.T) { // L9
 	// All pages together are the list.
 	tools, cursor := 0, ""
 	for more := true; more; more = cursor != "" {
-		page, next, err := set.Page(cursor, cursor != "", v.Settings.PageSize)
+		page, next, err := set.Page(catalog.KindTool, cursor, cursor != "", v.Settings.PageSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,5 +123,5 @@ func manyListing(server int) *catalog.Catalog {
 		}
 		defs[n] = jsontext.Value(fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}}`, toolName(n), text))
 	}
-	return catalog.New(serverID(server), mcp.ServerInfo{Era: mcp.EraModern, Version: mcp.LatestModern}, defs)
+	return catalog.New(serverID(server), mcp.ServerInfo{Era: mcp.EraModern, Version: mcp.LatestModern}, catalog.Lists{Tools: defs})
 }

@@ -208,7 +208,7 @@ func (a *api) toolsList(params jsontext.Value) (any, error) {
 		if err := a.engine.known(server); err != nil {
 			return nil, err
 		}
-		set = onlyOf(set, server)
+		set = set.ToolsOf(server)
 	}
 	if format != "" {
 		out.Tools, out.Omitted, err = set.Format(catalog.Format(format))
@@ -217,19 +217,8 @@ func (a *api) toolsList(params jsontext.Value) (any, error) {
 		}
 		return out, nil
 	}
-	out.Tools, _, err = set.Page("", false, 0)
+	out.Tools, _, err = set.Page(catalog.KindTool, "", false, 0)
 	return out, err
-}
-
-// onlyOf is the part of set that is server's, under the same names.
-func onlyOf(set *catalog.ToolSet, server string) *catalog.ToolSet {
-	part := &catalog.ToolSet{}
-	for _, e := range set.Entries {
-		if e.Server == server {
-			part.Entries = append(part.Entries, e)
-		}
-	}
-	return part
 }
 
 // toolsCall calls a tool as a principal. What comes back is the tool's result; so

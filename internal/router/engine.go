@@ -195,7 +195,7 @@ func (e *engine) listTools(req *request) ([]byte, error) {
 	if !modern {
 		page = (*catalog.ToolSet).LegacyPage
 	}
-	tools, next, err := page(set, params.Cursor, params.HasCursor, e.registry.View().Settings.PageSize)
+	tools, next, err := page(set, catalog.KindTool, params.Cursor, params.HasCursor, e.registry.View().Settings.PageSize)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ type part struct {
 	registry.Projection
 	catalog   *catalog.Catalog
 	naming    catalog.Naming
+	uris      catalog.URIs
 	prefix    string
 	hasPrefix bool
 }
@@ -165,12 +166,12 @@ func recipe(v *registry.View, key listKey) (hubPrefix string, parts []part) {
 		if s.Catalog == nil || s.Ready() == key.asleep {
 			continue
 		}
-		p := part{Projection: s.Projection(), catalog: s.Catalog, naming: s.Config.Naming}
+		p := part{Projection: s.Projection(), catalog: s.Catalog, naming: s.Config.Naming, uris: s.Config.URIs}
 		if s.Config.Prefix != nil {
 			p.prefix, p.hasPrefix = *s.Config.Prefix, true
 		}
 		if key.scope != "" { // one server alone is seen under its own names
-			p.naming, p.prefix, p.hasPrefix = catalog.NamingMCP, "", true
+			p.naming, p.prefix, p.hasPrefix, p.uris = catalog.NamingMCP, "", true, catalog.URIsOriginal
 		}
 		parts = append(parts, p)
 	}
@@ -182,8 +183,9 @@ func sources(parts []part, principal string) []catalog.Source {
 	for i := range parts {
 		p := &parts[i]
 		out[i] = catalog.Source{
-			Server: p.Server, Naming: p.naming, Catalog: p.catalog,
-			Hidden: func(t *catalog.Tool) bool { return !p.Offers(t, principal) },
+			Server: p.Server, Naming: p.naming, URIs: p.uris, Catalog: p.catalog,
+			Hidden:     func(t *catalog.Tool) bool { return !p.Offers(t, principal) },
+			HiddenItem: func(kind catalog.Kind, key string) bool { return !p.OffersItem(kind, key, principal) },
 		}
 		if p.hasPrefix {
 			out[i].Prefix = &p.prefix

@@ -121,7 +121,7 @@ func (in *incarnation) reconcile(v *registry.View) time.Duration {
 	for i, s := range v.Servers {
 		before := tools
 		if s.Catalog != nil && (s.Status == nil || !s.Status.Withheld) {
-			tools += len(s.Catalog.Tools)
+			tools += s.Catalog.Items()
 		}
 		h := in.hosts[s.ID()]
 		if own := s.Own; own != nil && own.Incarnation != in.name && v.Alive(own.Worker, own.Incarnation) {

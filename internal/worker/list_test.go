@@ -142,7 +142,7 @@ func FuzzListPage(f *testing.F) {
 		if _, _, err := l.add(data, 100); err != nil {
 			return
 		}
-		c := catalog.New("s", mcp.ServerInfo{}, l.tools)
+		c := catalog.New("s", mcp.ServerInfo{}, catalog.Lists{Tools: l.tools})
 		if len(c.Tools)+len(c.Rejected) < len(l.tools) {
 			t.Errorf("%d tools became %d and %d", len(l.tools), len(c.Tools), len(c.Rejected))
 		}

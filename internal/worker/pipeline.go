@@ -378,7 +378,7 @@ func (s *server) listReply(in *bus.Incoming, m *mcp.Message) (bus.Reply, error) 
 		if value[len(value)-1] != '[' {
 			value = append(value, ',')
 		}
-		value = t.AppendDef(value, t.Name)
+		value = t.AppendDef(value, t.Name, false)
 	}
 	value = append(value, `],"ttlMs":0,"cacheScope":"private"}`...)
 	return result(m.ID, value), nil

@@ -493,7 +493,7 @@ func BenchmarkPipeline(b *testing.B) {
 				conn.info.Era = era
 				s.live.Store(&serving{
 					links:   []*link{newLink(conn, nil)},
-					catalog: catalog.New("s", conn.info, []jsontext.Value{jsontext.Value(`{"name":"echo","inputSchema":{"type":"object"}}`)}),
+					catalog: catalog.New("s", conn.info, catalog.Lists{Tools: []jsontext.Value{jsontext.Value(`{"name":"echo","inputSchema":{"type":"object"}}`)}}),
 				})
 				body := (&testCall{server: "s", tool: "echo", args: `{"text":"hello world","n":12345}`, meta: map[string]string{"progressToken": "7"}}).body()
 				b.ReportAllocs()

@@ -338,7 +338,7 @@ func (s *server) fetch(l *link) {
 		err = l.secrets.error(err) // which may have the server's own words
 		var c *catalog.Catalog
 		if err == nil {
-			c = catalog.New(s.id, *l.conn.Info(), list.tools)
+			c = catalog.New(s.id, *l.conn.Info(), catalog.Lists{Tools: list.tools})
 		}
 		s.do(func() { s.fetched(l, list, c, err) })
 	})
@@ -393,7 +393,7 @@ func (s *server) fetched(l *link, list *listing, c *catalog.Catalog, err error) 
 func (s *server) judge() {
 	s.overfull = nil
 	if s.catalog != nil {
-		s.overfull = s.quota(len(s.catalog.Tools))
+		s.overfull = s.quota(s.catalog.Items())
 	}
 	s.expose()
 }
