@@ -111,6 +111,7 @@ type Conn struct {
 	running  runningCalls
 	crew     *crew
 	emitter  *emitter
+	seal     atomic.Pointer[Seal] // nil until it is needed
 	// assembling is how many bytes of requests in parts are held or promised.
 	assembling atomic.Int64
 

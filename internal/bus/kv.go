@@ -19,6 +19,7 @@ const (
 	BucketReg      = "reg"
 	BucketPolicy   = "policy"
 	BucketSessions = "sessions"
+	BucketKeys     = "keys"
 )
 
 // MaxValueBytes bounds one value of a bucket.

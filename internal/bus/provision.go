@@ -33,6 +33,7 @@ func bucketSpecs() []bucketSpec {
 		{BucketReg, "registry: leases, ownership, catalogs, status", 1},
 		{BucketPolicy, "named policies", 10},
 		{BucketSessions, "legacy MCP sessions", 1},
+		{BucketKeys, "secrets of the hub", 1},
 	}
 }
 

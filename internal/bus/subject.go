@@ -193,6 +193,7 @@ const (
 	KeyStatus   = "status"   // reg: status.<server>
 	KeyPolicy   = "policy"   // policy: policy.<name>
 	KeySession  = "session"  // sessions: session.<id>
+	KeySeal     = "seal"     // keys: the key of [Seal]
 )
 
 // Key builds a key of a bucket from its kind and names; names are escaped, and
