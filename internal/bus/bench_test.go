@@ -85,6 +85,39 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
+// BenchmarkSigned is what the signature of a call costs: nobody's call of a process
+// that has no key is not signed, the same call of one that has it is.
+func BenchmarkSigned(b *testing.B) {
+	s := startServer(b, inProcess)
+	plain, signed, worker := s.connect(b, "router.r1", nil), s.connect(b, "router.r2", nil), s.connect(b, "w1", nil)
+	if _, err := signed.Seal(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	answer := []byte(`{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","content":[]}}`)
+	if _, err := worker.Serve(ServeSubject("test", "echo", 7), "", 0, func(_ context.Context, in *Incoming) (Reply, error) {
+		return Reply{Body: answer}, nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	for _, size := range []int{100, 10 << 10, 1 << 20, 5 << 20} {
+		body := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"` + strings.Repeat("x", size) + `"}}}`)
+		for _, c := range []struct {
+			name string
+			conn *Conn
+		}{{"plain", plain}, {"signed", signed}} {
+			b.Run(fmt.Sprintf("%s/%d", c.name, size), func(b *testing.B) {
+				spread(b, 1, func() error {
+					_, err := c.conn.Call(b.Context(), &Request{
+						Subject: CallSubject("test", "echo", 7, "tools/call"), Body: body, Worker: "w1",
+						Meta: Meta{Deadline: time.Now().Add(time.Minute), ClientEra: mcp.EraModern, ToolSet: "0123456789abcdef"},
+					}, nil)
+					return err
+				})
+			})
+		}
+	}
+}
+
 // BenchmarkEmit is the cost of an event until it is in the stream.
 func BenchmarkEmit(b *testing.B) {
 	s := startServer(b, inProcess)

@@ -59,6 +59,10 @@ type Meta struct {
 	Traceparent, Tracestate string
 	// Server and Method are read from the subject, on the side that serves.
 	Server, Method string
+	// Signed says, on the side that serves, that a process of the hub has made the
+	// call, so that what it says of itself is true. One that is not names neither
+	// principal nor taint, and who made it is not known.
+	Signed bool
 }
 
 // Reply is the end of a call.
@@ -79,6 +83,7 @@ var errDeadline = errors.New("deadline passed")
 //   - unavailable/outcome_unknown: the connection was lost while the call ran;
 //   - timeout: Deadline has passed;
 //   - message_too_large: the body or the reply is beyond the limit;
+//   - unavailable/hub_key: the call names somebody and cannot be signed just now;
 //   - whatever fault the side that serves replied with;
 //
 // with the id of the call if it was sent and taken, or the cause of ctx, if ctx
@@ -98,12 +103,16 @@ func (c *Conn) Call(ctx context.Context, r *Request, notify func(body []byte)) (
 	if !meta.Deadline.IsZero() && !meta.Deadline.After(time.Now()) {
 		return Reply{}, c.blame(r, mcp.NewFault(mcp.KindTimeout, "expired", "the deadline of the call has passed before it was sent"))
 	}
+	sig, fault := c.signature(ctx, r, &meta)
+	if fault != nil {
+		return Reply{}, c.blame(r, fault)
+	}
 	w := c.mux.open(r.Subject, r.Worker)
 	defer w.close()
 	if !deadline.IsZero() {
 		w.timer.Reset(time.Until(deadline) + replyGrace)
 	}
-	msg, rest, fault := c.firstMessage(r, &meta, w.header)
+	msg, rest, fault := c.firstMessage(r, &meta, sig, w.header)
 	if fault != nil {
 		return Reply{}, c.blame(r, fault)
 	}
@@ -146,12 +155,12 @@ type parts struct {
 }
 
 // firstMessage makes the message that starts a call, and what does not fit into it.
-func (c *Conn) firstMessage(r *Request, meta *Meta, header nats.Header) (nats.Msg, parts, *mcp.Fault) {
+func (c *Conn) firstMessage(r *Request, meta *Meta, sig *signature, header nats.Header) (nats.Msg, parts, *mcp.Fault) {
 	size := len(r.Body)
 	if size > c.mux.max {
 		return nats.Msg{}, parts{}, tooLarge("a request", size, c.mux.max)
 	}
-	encodeMeta(header, meta, span{})
+	encodeMeta(header, meta, span{}, sig)
 	used := headerSize(header)
 	if used > maxMetaBytes {
 		return nats.Msg{}, parts{}, mcp.NewFault(mcp.KindInvalid, "meta_too_large",
@@ -166,7 +175,7 @@ func (c *Conn) firstMessage(r *Request, meta *Meta, header nats.Header) (nats.Ms
 		return nats.Msg{}, parts{}, tooLarge("the metadata of a call", used, int(c.calls.nc.MaxPayload()))
 	}
 	p := parts{body: r.Body[limit:], n: split(size, limit), size: size, step: limit}
-	encodeMeta(header, meta, span{part: 1, parts: p.n, size: size})
+	encodeMeta(header, meta, span{part: 1, parts: p.n, size: size}, sig)
 	msg.Data = r.Body[:limit]
 	return msg, p, nil
 }

@@ -72,7 +72,7 @@ func TestCallCarriesEverything(t *testing.T) {
 	}
 	in := within(t, "the call", got)
 	want := r.Meta
-	want.Server, want.Method = "echo", "tools/call"
+	want.Server, want.Method, want.Signed = "echo", "tools/call", true
 	if fmt.Sprint(in.Meta) != fmt.Sprint(want) || !bytes.Equal(in.Body, r.Body) {
 		t.Errorf("got %+v with %q, want %+v", in.Meta, in.Body, want)
 	}
@@ -320,7 +320,7 @@ func TestExpiredCallsAreNotRun(t *testing.T) {
 	// One that expired on the way, as after a stall of the network.
 	nc := s.raw(t)
 	msg := &nats.Msg{Subject: r.Subject, Data: r.Body, Header: nats.Header{}}
-	encodeMeta(msg.Header, &r.Meta, span{})
+	encodeMeta(msg.Header, &r.Meta, span{}, nil)
 	answer, err := nc.RequestMsg(msg, patience)
 	if err != nil {
 		t.Fatal(err)

@@ -52,10 +52,10 @@ func (c *Conn) provision(ctx context.Context) error {
 	defer cancel()
 	specs := bucketSpecs()
 	made := make([]*bucket, len(specs))
-	g, ctx := errgroup.WithContext(ctx)
+	g, making := errgroup.WithContext(ctx)
 	for i, spec := range specs {
 		g.Go(func() error {
-			b, err := c.provisionBucket(ctx, spec)
+			b, err := c.provisionBucket(making, spec)
 			if err != nil {
 				return fmt.Errorf("couldn't make the bucket %s: %w", BucketName(c.cfg.Hub, spec.name), err)
 			}
@@ -64,7 +64,7 @@ func (c *Conn) provision(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error {
-		if err := c.provisionEvents(ctx); err != nil {
+		if err := c.provisionEvents(making); err != nil {
 			return fmt.Errorf("couldn't make the stream %s: %w", EventStream(c.cfg.Hub), err)
 		}
 		return nil
@@ -78,7 +78,7 @@ func (c *Conn) provision(ctx context.Context) error {
 			c.buckets[spec.name] = made[i]
 		}
 	}
-	return nil
+	return c.keepSeal(ctx)
 }
 
 func (c *Conn) provisionBucket(ctx context.Context, spec bucketSpec) (*bucket, error) {

@@ -32,8 +32,10 @@ var ErrNotSealed = errors.New("not sealed by this hub for this purpose")
 // what they give to callers to bring back is closed by it, and the headers of
 // calls are signed by it. All methods may be called concurrently.
 type Seal struct {
-	tokens []byte    // the key that those of tokens are derived from
-	macs   sync.Pool // of hash.Hash, for the headers of calls
+	key     []byte
+	tokens  []byte      // the key that those of tokens are derived from
+	bodies  cipher.AEAD // for digests of bodies
+	signers sync.Pool   // of *signer
 }
 
 // Seal is that of the hub. The first process that asks makes the key, which is
@@ -70,8 +72,7 @@ func (c *Conn) sealKey(ctx context.Context) ([]byte, error) {
 		}
 		key := make([]byte, sealKeyBytes)
 		_, _ = rand.Read(key) // never fails
-		none := uint64(0)
-		_, err = c.Put(ctx, BucketKeys, name, []byte(base64.RawURLEncoding.EncodeToString(key)), PutOptions{Revision: &none})
+		err = c.putSealKey(ctx, key)
 		if err == nil {
 			return key, nil
 		}
@@ -79,6 +80,26 @@ func (c *Conn) sealKey(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+func (c *Conn) putSealKey(ctx context.Context, key []byte) error {
+	none := uint64(0)
+	_, err := c.Put(ctx, BucketKeys, Key(KeySeal), []byte(base64.RawURLEncoding.EncodeToString(key)), PutOptions{Revision: &none})
+	return err
+}
+
+// keepSeal puts the key that this process knows back where NATS has lost it, so
+// that the processes that start from now on have it too.
+func (c *Conn) keepSeal(ctx context.Context) error {
+	s := c.seal.Load()
+	if s == nil {
+		return nil
+	}
+	err := c.putSealKey(ctx, s.key)
+	if errors.Is(err, ErrConflict) { // it is there
+		return nil
+	}
+	return err
 }
 
 func newSeal(key []byte) *Seal {
@@ -89,8 +110,8 @@ func newSeal(key []byte) *Seal {
 	}
 	calls := derive("toolhub calls")
 	return &Seal{
-		tokens: derive("toolhub tokens"),
-		macs:   sync.Pool{New: func() any { return hmac.New(sha256.New, calls) }},
+		key: key, tokens: derive("toolhub tokens"), bodies: newGCM(derive("toolhub bodies")),
+		signers: sync.Pool{New: func() any { return &signer{mac: hmac.New(sha256.New, calls)} }},
 	}
 }
 
@@ -128,7 +149,11 @@ func (s *Seal) aead(purpose string, salt []byte) cipher.AEAD {
 	mac := hmac.New(sha256.New, s.tokens)
 	mac.Write(salt) // of fixed length, so nothing can move between it and the purpose
 	mac.Write([]byte(purpose))
-	block, err := aes.NewCipher(mac.Sum(nil))
+	return newGCM(mac.Sum(nil))
+}
+
+func newGCM(key []byte) cipher.AEAD {
+	block, err := aes.NewCipher(key)
 	if err != nil {
 		panic("bus: " + err.Error()) // only for another size of key
 	}

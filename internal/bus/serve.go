@@ -28,6 +28,7 @@ type Incoming struct {
 	service *Service
 	reply   string
 	span    span
+	proof   proof
 	cancel  context.CancelCauseFunc
 
 	mu   sync.Mutex
@@ -126,7 +127,7 @@ func (s *Service) receive(msg *nats.Msg) {
 		return // nobody could get an answer
 	}
 	meta, span, err := decodeMeta(msg.Header)
-	in.Meta, in.span = meta, span
+	in.Meta, in.span, in.proof = meta, span, proofOf(headerGet(msg.Header, HeaderCall))
 	if msg.Subject != s.latest {
 		s.latest = msg.Subject
 		s.about, _ = ParseSubject(msg.Subject)
@@ -224,6 +225,9 @@ func (in *Incoming) run(ctx context.Context) {
 	}
 	err := in.complete(ctx)
 	var reply Reply
+	if err == nil {
+		err = in.verify(ctx)
+	}
 	if err == nil {
 		reply, err = in.handle(ctx)
 	}

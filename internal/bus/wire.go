@@ -70,10 +70,11 @@ func partLimit(nc *nats.Conn, header int) int {
 // encodeMeta makes the headers of a call. Meta is a query string, a form that
 // every language can read:
 //
-//	id=…&deadline=<unix ms>&principal=…&era=…&toolset=…&taint=…&taint=…&parts=…&size=…
+//	id=…&deadline=<unix ms>&principal=…&era=…&toolset=…&taint=…&taint=…&parts=…&size=…&sig=…
 //
-// They are put into h, which may be that of an earlier call.
-func encodeMeta(h nats.Header, m *Meta, s span) {
+// The last of them is the signature, none if sig is nil. They are put into h,
+// which may be that of an earlier call.
+func encodeMeta(h nats.Header, m *Meta, s span, sig *signature) {
 	var buf [256]byte
 	b := buf[:0]
 	add := func(name, v string) {
@@ -101,6 +102,9 @@ func encodeMeta(h nats.Header, m *Meta, s span) {
 	if s.parts > 1 {
 		add("parts", strconv.Itoa(s.parts))
 		add("size", strconv.Itoa(s.size))
+	}
+	if sig != nil {
+		b = sig.append(b)
 	}
 	headerSet(h, HeaderCall, string(b))
 	headerSet(h, headerTraceparent, m.Traceparent)

@@ -35,7 +35,7 @@ func overTheWire(t failer, h nats.Header) nats.Header {
 
 func metaRoundTrip(t failer, m Meta, s span, h nats.Header) {
 	t.Helper()
-	encodeMeta(h, &m, s)
+	encodeMeta(h, &m, s, nil)
 	got, gotSpan, err := decodeMeta(overTheWire(t, h))
 	if err != nil {
 		t.Fatalf("%+v: %v", m, err)
