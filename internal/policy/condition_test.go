@@ -89,6 +89,17 @@ func TestConditions(t *testing.T) { // P2, P5, P9
 	if is, failed := holds(t, "tainted()", in); is || failed != "" {
 		t.Errorf("no taint taints: %s", failed)
 	}
+	// Of taint that nobody has vouched for nothing can be said.
+	in.TaintUnknown = true
+	for _, condition := range []string{"tainted()", "!tainted()", "tainted(['web'])", "'web' in taint", "size(taint) == 0"} {
+		if is, failed := holds(t, condition, in); is || failed == "" {
+			t.Errorf("%s with unknown taint: %v, %q", condition, is, failed)
+		}
+	}
+	if is, failed := holds(t, "tool != ''", in); !is {
+		t.Errorf("what looks at something else fails: %s", failed)
+	}
+	in.TaintUnknown = false
 	in.Arguments = nil
 	if is, failed := holds(t, "size(args) == 0 && !has(args.n)", in); !is {
 		t.Errorf("a call without arguments has none: %s", failed)

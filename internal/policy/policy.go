@@ -176,7 +176,10 @@ type Input struct {
 	Claims    map[string]any
 	// Taint are the ids of the servers whose output is in the model's context.
 	Taint []string
-	Now   time.Time
+	// TaintUnknown says that nobody who could be believed has told it: a condition
+	// that looks at it cannot be evaluated.
+	TaintUnknown bool
+	Now          time.Time
 	// Rate is how many calls of this tool this principal has made in the last
 	// minute, this one included; 0 is as good as 1.
 	Rate int64

@@ -20,6 +20,9 @@ import (
 // errNumber is the value of a number that no type of CEL holds.
 var errNumber = errors.New("a number is too large to be compared exactly")
 
+// errTaint is the value of taint that nobody has vouched for.
+var errTaint = errors.New("the taint of a call that no router made is not known")
+
 // variables are what conditions see of a call. They are made once per decision
 // and used by one goroutine.
 type variables struct {
@@ -51,6 +54,9 @@ func (v *variables) ResolveName(name string) (any, bool) {
 	case "claims":
 		return types.NewStringInterfaceMap(types.DefaultTypeAdapter, v.in.Claims), true
 	case varTaint:
+		if v.in.TaintUnknown {
+			return types.WrapErr(errTaint), true
+		}
 		return types.NewStringList(types.DefaultTypeAdapter, v.in.Taint), true
 	case "server":
 		return types.String(v.in.Server), true
