@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 logging, roots and sampling are deprecated, and servers go on using them.
+
 package main
 
 import (

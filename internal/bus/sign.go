@@ -41,6 +41,9 @@ func (c *Conn) signature(ctx context.Context, r *Request, meta *Meta) (*signatur
 		if !meta.names() {
 			return nil, nil
 		}
+		if !c.Connected() { // as without a key to get: at once
+			return nil, mcp.Unavailable("", ReasonDisconnected, "there is no connection to NATS just now")
+		}
 		var fault *mcp.Fault
 		if seal, fault = c.callSeal(ctx); fault != nil {
 			return nil, fault

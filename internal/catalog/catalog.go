@@ -55,6 +55,8 @@ const (
 	// ReasonInvalidHeader: an x-mcp-header annotation breaks the protocol's
 	// rules; the tool stays, without its annotations.
 	ReasonInvalidHeader Reason = "invalid_header"
+	// ReasonTaskRequired: the tool can only be called as a task, which is not offered.
+	ReasonTaskRequired Reason = "task_required"
 	// ReasonInvalidURI: the URI of a resource is none.
 	ReasonInvalidURI Reason = "invalid_uri"
 	// ReasonUnsupportedTemplate: the URI template is none of RFC 6570, or is too long.

@@ -33,10 +33,6 @@ type Tool struct {
 	// Notes tell what the exposed definition lacks of Def, nil as a rule.
 	Notes []Note
 
-	// TaskRequired says that the tool can only be called as a task of the 2025-11-25
-	// protocol (execution.taskSupport).
-	TaskRequired bool
-
 	// exposed is with the tool's own URIs and with exposed ones, legacy the same for
 	// callers of the initialize era. What is no different is nil but for the first.
 	exposed, exposedURIs *definition
@@ -306,7 +302,9 @@ func (p *definitionParser) toolMember(name string, v jsontext.Value) error {
 		p.meta = at
 	case "execution":
 		p.members[at].drop = true
-		p.tool.TaskRequired = mcp.FieldString(v, "taskSupport") == "required"
+		if mcp.FieldString(v, "taskSupport") == "required" {
+			return &fault{ReasonTaskRequired, `execution.taskSupport is "required", and tasks of the 2025-11-25 protocol are not offered`}
+		}
 	}
 	return nil
 }

@@ -47,13 +47,6 @@ func ownURI(exposed string) (server, own string, ok bool) {
 	return server, scheme + own, ok && server != "" && own != ""
 }
 
-// OwnerOf is the server in an exposed URI, whether or not there is one with that
-// id; ok is false for a URI of another form.
-func OwnerOf(exposed string) (server string, ok bool) {
-	server, _, ok = ownURI(exposed)
-	return server, ok
-}
-
 // URITarget is what an exposed URI means.
 type URITarget struct {
 	// Server is the owner, and URI what it calls the resource.
