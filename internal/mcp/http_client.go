@@ -156,10 +156,7 @@ func (c *httpConn) askAs(ctx context.Context, x *httpExchange, d *dialect, call 
 // exchange sends the call and reads its answer. Besides the errors of Call it
 // can be a [*sessionLostError].
 func (c *httpConn) exchange(x *httpExchange) (jsontext.Value, error) {
-	header, err := c.header(x.ctx, x.session)
-	if err != nil {
-		return nil, err
-	}
+	header := c.header(x.session)
 	header["Content-Type"] = jsonType
 	if x.era == EraModern {
 		if err := c.modernHeaders(header, x); err != nil {
@@ -171,7 +168,7 @@ func (c *httpConn) exchange(x *httpExchange) (jsontext.Value, error) {
 	}
 	x.clock.start(x.Call, x.cancel)
 	x.trace.GetConn, x.trace.GotConn = x.getConn, x.gotConn
-	resp, err := c.do(httptrace.WithClientTrace(x.ctx, &x.trace), http.MethodPost, header, x.body)
+	resp, err := c.send(httptrace.WithClientTrace(x.ctx, &x.trace), x, http.MethodPost, header, x.body)
 	if err != nil {
 		return nil, c.broken(x, err)
 	}
@@ -287,35 +284,15 @@ func readBody(r io.Reader, size int64, limit int) ([]byte, error) {
 	}
 }
 
-// header is what a request with the session s has in common with all others.
-func (c *httpConn) header(ctx context.Context, s *httpSession) (http.Header, error) {
+// header is what a request with the session s has in common with all others, but
+// for the credentials, which [httpConn.send] adds.
+func (c *httpConn) header(s *httpSession) http.Header {
 	header := make(http.Header, len(c.fixed)+5) // no more than 8 have room in one piece
 	maps.Copy(header, c.fixed)
 	if s != nil {
 		maps.Copy(header, s.header)
 	}
-	if c.target.Token == nil {
-		return header, nil
-	}
-	token, err := c.target.Token(ctx)
-	if err != nil {
-		if f, ok := asFault(err); ok {
-			return nil, c.named(f)
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		c.log.Warn("no token for the server") // the error's text might hold a secret
-		return nil, c.named(NewFault(KindAuth, "no_token", "there is no token for the server: the provider of it failed"))
-	}
-	if token == "" {
-		return header, nil
-	}
-	if !isVisible(token, 64<<10) {
-		return nil, c.named(NewFault(KindAuth, "invalid_token", "the token for the server holds a byte that is not visible ASCII, such as a newline at its end"))
-	}
-	header["Authorization"] = []string{"Bearer " + token}
-	return header, nil
+	return header
 }
 
 // Header values that requests share; nobody changes them.
@@ -344,6 +321,9 @@ func (c *httpConn) broken(x *httpExchange, err error) error {
 	if x.ctx.Err() != nil {
 		c.tellCancelled(x)
 		return x.gaveUp(x.sent)
+	}
+	if f, ok := asFault(err); ok { // of the credentials
+		return f
 	}
 	if !x.sent {
 		return &Fault{Kind: KindTransport, Reason: "connect", Retryable: true, Server: c.opts.Server, Message: "couldn't connect to the server: " + plainError(err)}
@@ -387,12 +367,9 @@ func (c *httpConn) notify(ctx context.Context, s *httpSession, body []byte) {
 func (c *httpConn) post(ctx context.Context, s *httpSession, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	header, err := c.header(ctx, s)
-	if err != nil {
-		return err
-	}
+	header := c.header(s)
 	header["Content-Type"] = jsonType
-	resp, err := c.do(ctx, http.MethodPost, header, body)
+	resp, err := c.send(ctx, nil, http.MethodPost, header, body)
 	if err != nil {
 		return err
 	}

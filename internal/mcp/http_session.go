@@ -202,8 +202,8 @@ func (c *httpConn) checkEra(result jsontext.Value, err error) {
 func (c *httpConn) bye(ctx context.Context, s *httpSession) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	header, err := c.header(ctx, s)
-	if err != nil {
+	header := c.header(s)
+	if c.authorize(ctx, header) != nil {
 		return
 	}
 	if resp, err := c.do(ctx, http.MethodDelete, header, nil); err == nil {
@@ -281,15 +281,12 @@ func final(f *Fault) bool {
 }
 
 func (c *httpConn) get(ctx context.Context, s *httpSession, lastID string) (*http.Response, error) {
-	header, err := c.header(ctx, s)
-	if err != nil {
-		return nil, err
-	}
+	header := c.header(s)
 	header["Accept"] = []string{"text/event-stream"}
 	if lastID != "" && len(lastID) <= 4<<10 && isHeaderValue(lastID) {
 		header["Last-Event-Id"] = []string{lastID}
 	}
-	return c.do(ctx, http.MethodGet, header, nil)
+	return c.send(ctx, nil, http.MethodGet, header, nil)
 }
 
 // busyReader puts off the idle timer with every byte.

@@ -24,6 +24,11 @@ type HTTPTarget struct {
 	// each request with that request's ctx. Nil: no token. It is refused for
 	// plain http to anything but loopback.
 	Token func(ctx context.Context) (string, error)
+	// Challenged hears that the server refused a request with 401 or 403, and
+	// reports whether to send it again, with the token that Token has now. It may
+	// take as long as a human needs; calls at the same time must not each ask one.
+	// The ctx is the request's. The error becomes the request's. Nil: never again.
+	Challenged func(ctx context.Context, challenge Challenge) (again bool, err error)
 	// TLS is for servers that need other roots or a client certificate.
 	TLS *tls.Config
 	// DialContext makes the connections, for a policy on addresses. Nil uses the
