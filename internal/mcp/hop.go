@@ -279,11 +279,18 @@ func (x *exchange) request(m *Message) {
 		x.hop.stats.refused.Add(1)
 		return
 	}
-	ctx, cancel := x.accept(m)
-	if ctx == nil {
+	if !x.take(m) {
 		// On this goroutine, so that a flood of them slows down the server.
 		x.reply(x.ctx, x.hop.refusal(m))
-		return
+	}
+}
+
+// take lets Request answer a request, in the background, or reports that it is to
+// be refused.
+func (x *exchange) take(m *Message) bool {
+	ctx, cancel := x.accept(m)
+	if ctx == nil {
+		return false
 	}
 	x.clock.pause()
 	x.tasks.Go(func() {
@@ -298,6 +305,7 @@ func (x *exchange) request(m *Message) {
 			x.reply(ctx, AppendResult(nil, m.ID, result))
 		}
 	})
+	return true
 }
 
 // accept enters a request that Request is to answer into asked; cancel takes it

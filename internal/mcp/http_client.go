@@ -165,6 +165,10 @@ func (c *httpConn) exchange(x *httpExchange) (jsontext.Value, error) {
 	} else {
 		s := x.session
 		x.reply = func(ctx context.Context, body []byte) { c.notify(ctx, s, body) }
+		if s != nil && runsCode(x.Method) {
+			s.running.enter(x)
+			defer s.running.leave(x)
+		}
 	}
 	x.clock.start(x.Call, x.cancel)
 	x.trace.GetConn, x.trace.GotConn = x.getConn, x.gotConn

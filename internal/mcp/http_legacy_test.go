@@ -335,6 +335,70 @@ func TestHTTPLegacyAsks(t *testing.T) {
 	wantOutcome(t, "call", result, err, `{"q":{"action":"decline","big":12345678901234567890},"ping":{}}`)
 }
 
+// TestHTTPLegacyAsksAside: what a server asks on the standalone stream is for the
+// one call that runs, from the first one on; where another has run beside it,
+// nobody knows whose it is.
+func TestHTTPLegacyAsksAside(t *testing.T) {
+	questions, answers, second := make(chan string), make(chan *Message, 1), make(chan struct{})
+	release := sync.OnceFunc(func() { close(second) })
+	w := serveWeb(t, legacyWeb(func(a *webAnswer, m *Message) {
+		switch {
+		case m.IsResponse() && a.r.Method == http.MethodPost:
+			a.WriteHeader(202)
+			answers <- m
+		case a.r.Method == http.MethodGet:
+			a.raw(":\n\n")
+			for {
+				select {
+				case q := <-questions:
+					a.event("%s", q)
+				case <-a.r.Context().Done():
+					return
+				}
+			}
+		case m.Method == "tools/list":
+			<-second
+			a.result(m, `{"tools":[]}`)
+		case FieldString(m.Params, "name") == "other":
+			<-second
+			a.result(m, `{}`)
+		case m.Method == MethodToolsCall:
+			questions <- `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?"}}`
+			answer := <-answers
+			a.result(m, fmt.Sprintf(`{"id":%s,"got":%q}`, answer.ID, string(answer.Result)+outcome(nil, answer.errOrNil())))
+		}
+	}))
+	defer release()
+	c := connectWeb(t, w, ConnectOptions{OnListChanged: func(ListKind) {}})
+	ask := func(want string) {
+		t.Helper()
+		x := toolCall("a")
+		x.Timeout = 10 * time.Second
+		x.Request = func(context.Context, string, jsontext.Value) (jsontext.Value, *Error) {
+			return jsontext.Value(`{"action":"accept"}`), nil
+		}
+		result, err := c.Call(t.Context(), x)
+		wantOutcome(t, "call", result, err, want)
+	}
+	var wg sync.WaitGroup
+	beside := func(call *Call) {
+		n := w.count("POST " + call.Method)
+		wg.Go(func() {
+			_, err := c.Call(t.Context(), call)
+			wantOutcome(t, "beside", nil, err, "")
+		})
+		waitFor(t, "the call beside", func() bool { return w.count("POST "+call.Method) > n })
+	}
+	ask(`{"id":"q","got":"{\"action\":\"accept\"}"}`)
+	beside(&Call{Method: "tools/list"}) // does nothing that needs an answer
+	ask(`{"id":"q","got":"{\"action\":\"accept\"}"}`)
+	beside(toolCall("other"))
+	ask(`{"id":"q","got":"elicitation/create is refused: it belongs to no call that could answer it (JSON-RPC error -32601)"}`)
+	release()
+	wg.Wait()
+	ask(`{"id":"q","got":"{\"action\":\"accept\"}"}`)
+}
+
 // TestHTTPLegacyStream: the standalone stream is heard, and opened again where
 // it ended; one that hangs holds up nothing.
 func TestHTTPLegacyStream(t *testing.T) {

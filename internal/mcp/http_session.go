@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -16,6 +17,7 @@ type httpSession struct {
 	header  http.Header // what it adds to every request
 	dialect dialect
 	level   levelState
+	running running
 	// stop ends its standalone stream.
 	stop context.CancelFunc
 }
@@ -24,11 +26,12 @@ type httpSession struct {
 func (c *httpConn) handshake(ctx context.Context) error {
 	c.dialect = modernDialect(&c.opts)
 	if c.opts.Era != EraChoice(EraLegacy) {
-		result, err := c.askAs(ctx, new(httpExchange), &c.dialect, &Call{Method: MethodDiscover, Timeout: c.opts.ProbeTimeout})
+		info, err := discover(func() (jsontext.Value, error) {
+			return c.askAs(ctx, new(httpExchange), &c.dialect, &Call{Method: MethodDiscover, Timeout: c.opts.ProbeTimeout})
+		})
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		info, err := discovered(result, err)
 		if info != nil {
 			c.info.Store(info)
 			return nil
@@ -107,17 +110,35 @@ func (c *httpConn) install(s *httpSession) {
 	if c.opts.OnListChanged == nil {
 		return
 	}
+	opened := make(chan struct{})
 	c.spawn(func() {
 		rd := newEventReader(nil, c.opts.MaxMessageBytes)
+		open := sync.OnceFunc(func() { close(opened) })
+		defer open()
 		c.reopen(func(again bool) (time.Duration, error) {
-			err := c.standalone(ctx, s, rd, again)
+			err := c.standalone(ctx, s, rd, again, open)
+			open() // or rather not
 			if ctx.Err() != nil {
 				err = errNoStream // this session is over
 			}
 			return rd.retry, err
 		})
 	})
+	// Some servers ask their questions on this stream, and lose those that they
+	// have before it is there.
+	timer := time.NewTimer(standaloneWait)
+	defer timer.Stop()
+	select {
+	case <-opened:
+	case <-timer.C:
+	case <-c.done:
+	}
 }
+
+// standaloneWait is how long the calls of a new session are held back for its
+// standalone stream: some servers send nothing on it, not even the header, before
+// they have something to say.
+const standaloneWait = 500 * time.Millisecond
 
 // renewal is a new session on its way, which all calls that lost the old one
 // wait for.
@@ -211,9 +232,9 @@ func (c *httpConn) bye(ctx context.Context, s *httpSession) {
 	}
 }
 
-// standalone runs the GET stream of a session once. Nothing on it belongs to a
-// call.
-func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventReader, again bool) error {
+// standalone runs the GET stream of a session once, and calls opened when there is
+// one. Nothing on it names a call.
+func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventReader, again bool, opened func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	idle := time.AfterFunc(c.opts.ListenIdleTimeout, cancel)
@@ -230,6 +251,7 @@ func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventRead
 	default:
 		return errors.New("status " + resp.Status)
 	}
+	opened()
 	if again {
 		c.changed(c.Info().listChanged()...)
 	}
@@ -243,7 +265,9 @@ func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventRead
 		switch {
 		case err != nil:
 		case m.IsRequest():
-			c.notify(ctx, s, c.refusal(&m))
+			if !s.running.take(&m) {
+				c.notify(ctx, s, c.refusal(&m))
+			}
 		case m.IsNotification() && c.general(m.Method):
 		default:
 			c.stats.unattributed.Add(1)

@@ -460,3 +460,31 @@ func TestHTTPEraChange(t *testing.T) {
 	<-c.Done()
 	wantOutcome(t, "Err", nil, c.Err(), "protocol/not_modern")
 }
+
+// TestHTTPVersionRefused: a server that refuses our version and yet names it is
+// asked again, once.
+func TestHTTPVersionRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		refusals int
+		want     string
+	}{
+		"once": {1, ""}, "always": {9, "protocol/unsupported_version"},
+	} {
+		refusals := test.refusals
+		w := serveWeb(t, func(a *webAnswer, m *Message) {
+			if refusals--; refusals >= 0 {
+				a.json(400, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"error":{"code":-32022,"message":"no","data":{"supported":["2026-07-28"]}}}`)
+				return
+			}
+			a.result(m, modernDiscover)
+		})
+		c, err := ConnectHTTP(t.Context(), HTTPTarget{URL: w.URL}, ConnectOptions{})
+		if err == nil {
+			closeConn(t, c)
+		}
+		wantOutcome(t, name, nil, err, test.want)
+		if n, want := w.count("POST "+MethodDiscover), 2; n != want {
+			t.Errorf("%s: asked %d times, want %d", name, n, want)
+		}
+	}
+}

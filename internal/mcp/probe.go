@@ -33,6 +33,26 @@ func clientInfo(opts *ConnectOptions) jsontext.Value {
 	return b
 }
 
+// discover asks server/discover and reads the answer ([discovered]). A server that
+// refuses the version and yet lists it, as one that is just being replaced by a
+// newer one may, is asked once more.
+func discover(ask func() (jsontext.Value, error)) (*ServerInfo, error) {
+	result, err := ask()
+	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeUnsupportedVersion && slices.Contains(supportedVersions(e), LatestModern) {
+		result, err = ask()
+	}
+	return discovered(result, err)
+}
+
+// supportedVersions are those that a -32022 error names.
+func supportedVersions(e *Error) []string {
+	var data struct {
+		Supported []string `json:"supported"`
+	}
+	_ = json.Unmarshal(e.Data, &data)
+	return data.Supported
+}
+
 // discovered reads the answer to server/discover. Nil and nil says that the
 // server is no modern one, as far as this answer goes.
 func discovered(result jsontext.Value, err error) (*ServerInfo, error) {
@@ -43,11 +63,7 @@ func discovered(result jsontext.Value, err error) (*ServerInfo, error) {
 		}
 		switch e.Code {
 		case CodeUnsupportedVersion:
-			var data struct {
-				Supported []string `json:"supported"`
-			}
-			_ = json.Unmarshal(e.Data, &data)
-			return nil, noCommonVersion(data.Supported)
+			return nil, noCommonVersion(supportedVersions(e))
 		case CodeHeaderMismatch, CodeMissingCapability:
 			return nil, e // modern, and so broken that it cannot be asked what it is
 		}
@@ -77,6 +93,9 @@ func noCommonVersion(versions []string) error {
 		if KnownVersion(v) && EraOf(v) == EraLegacy {
 			return nil
 		}
+	}
+	if slices.Contains(versions, LatestModern) {
+		return NewFault(KindProtocol, "unsupported_version", "the server refuses the MCP version %s, which it says it speaks", LatestModern)
 	}
 	return NewFault(KindProtocol, "unsupported_version", "the server speaks the MCP versions [%s], none of which is supported here", short(strings.Join(versions, ", ")))
 }
@@ -146,10 +165,12 @@ func (c *stdioConn) handshake(ctx context.Context) error {
 			<-verdicts
 		}
 	}()
-	discover := func() {
+	ask := func() {
 		open++
 		go func() {
-			info, err := discovered(c.askAs(ctx, &modern, &Call{Method: MethodDiscover, Timeout: c.opts.RequestTimeout}))
+			info, err := discover(func() (jsontext.Value, error) {
+				return c.askAs(ctx, &modern, &Call{Method: MethodDiscover, Timeout: c.opts.RequestTimeout})
+			})
 			verdicts <- verdict{&modern, info, err}
 		}()
 	}
@@ -172,7 +193,7 @@ func (c *stdioConn) handshake(ctx context.Context) error {
 		asked = true
 		initialize()
 	} else {
-		discover()
+		ask()
 		if c.opts.Era == EraAuto {
 			var stop context.CancelFunc
 			probe, stop = context.WithTimeout(probe, c.opts.ProbeTimeout)

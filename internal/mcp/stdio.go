@@ -129,11 +129,8 @@ func (c *stdioConn) turnOf(x *pendingCall) (takes, alone bool) {
 	if c.dialect.era != EraLegacy {
 		return logs, logs
 	}
-	switch x.Method {
-	case MethodToolsCall, "prompts/get", "resources/read", "completion/complete":
-		return true, x.asks || logs
-	}
-	return false, false
+	takes = runsCode(x.Method)
+	return takes, takes && (x.asks || logs)
 }
 
 func (c *stdioConn) roundTrip(x *pendingCall, alone bool) (jsontext.Value, error) {
