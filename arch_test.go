@@ -50,6 +50,7 @@ var layers = []layer{
 	{"integration/everyfeature", "", "an MCP server needs nothing of the hub"},
 	{"integration/manytools", "", "an MCP server needs nothing of the hub"},
 	{"integration/conformance", "", "it judges the hub from outside"},
+	{"integration/conformance-client", "mcp catalog oauth", "the client code of the worker, without a hub around it"},
 	{"integration", "", "real processes, tests only"},
 }
 

@@ -23,7 +23,8 @@ type Catalog struct {
 	// Revision is a digest of all the rest: two catalogs with one revision
 	// are equal.
 	Revision string
-	// Info is what the server says of itself. Nothing is decided by it.
+	// Info is what the server says of itself. Nothing is decided by that but what
+	// an invalid x-mcp-header annotation means, see ReasonInvalidHeader.
 	Info mcp.ServerInfo
 	// Tools are the accepted tools in the server's order.
 	Tools []Tool
@@ -53,7 +54,8 @@ const (
 	// ReasonCollision: another tool has the same exposed name (N4).
 	ReasonCollision Reason = "collision"
 	// ReasonInvalidHeader: an x-mcp-header annotation breaks the protocol's
-	// rules; the tool stays, without its annotations.
+	// rules. The tool of a modern server over HTTP is left out, as the protocol
+	// demands of whoever calls it; elsewhere it stays, without its annotations.
 	ReasonInvalidHeader Reason = "invalid_header"
 	// ReasonTaskRequired: the tool can only be called as a task, which is not offered.
 	ReasonTaskRequired Reason = "task_required"
@@ -114,7 +116,7 @@ func (c *Catalog) Items() int {
 
 // add checks definitions and takes them, or rejects them.
 func (c *Catalog) add(lists Lists) {
-	p := &definitionParser{server: c.Server}
+	p := &definitionParser{server: c.Server, mirrors: c.Info.HTTP && c.Info.Era == mcp.EraModern}
 	c.Tools, c.byName = accept(c, "", lists.Tools, p.parse, func(t *Tool) (string, string) { return t.Name, t.Digest })
 	items := func(kind Kind, defs []jsontext.Value) ([]Item, map[string]int) {
 		return accept(c, kind, defs, func(def jsontext.Value) (Item, error) { return p.parseItem(kind, def) }, func(i *Item) (string, string) { return i.Key, i.Digest })

@@ -226,6 +226,39 @@ func TestBelieve(t *testing.T) { // P5
 	}
 }
 
+// TestInvalidHeaderOverHTTP: the protocol forbids to call a tool whose header
+// annotations are invalid where there would be headers.
+func TestInvalidHeaderOverHTTP(t *testing.T) {
+	t.Parallel()
+	def := jsontext.Value(`{"name":"t","inputSchema":{"type":"object","properties":{"a":{"type":"number","x-mcp-header":"A"}}}}`)
+	for _, k := range []struct {
+		info    mcp.ServerInfo
+		offered bool
+	}{
+		{mcp.ServerInfo{Era: mcp.EraModern, HTTP: true}, false},
+		{mcp.ServerInfo{Era: mcp.EraLegacy, HTTP: true}, true},
+		{mcp.ServerInfo{Era: mcp.EraModern}, true},
+	} {
+		c := New("srv", k.info, Lists{Tools: []jsontext.Value{def}})
+		data, err := c.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		decoded, err := Decode(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []*Catalog{c, decoded} {
+			if _, ok := c.Tool("t"); ok != k.offered {
+				t.Errorf("%+v: offered %v", k.info, ok)
+			}
+			if !k.offered && (len(c.Rejected) != 1 || c.Rejected[0].Reason != ReasonInvalidHeader || c.Rejected[0].Tool != "t") {
+				t.Errorf("%+v: rejected %+v", k.info, c.Rejected)
+			}
+		}
+	}
+}
+
 func TestEncodeDecode(t *testing.T) {
 	t.Parallel()
 	info := mcp.ServerInfo{

@@ -125,6 +125,7 @@ type member struct {
 // definitionParser parses the definitions of one server, one after the other.
 type definitionParser struct {
 	server  string
+	mirrors bool // calls mirror arguments into headers
 	dec     *jsontext.Decoder
 	buf     bytes.Buffer
 	members []member
@@ -171,7 +172,11 @@ func (p *definitionParser) parse(def jsontext.Value) (Tool, error) {
 		return *t, invalid(`there is no inputSchema; a tool without arguments has {"type":"object"}`)
 	}
 	headers, err := mcp.ParamHeaders(t.InputSchema)
-	if err != nil {
+	switch {
+	case err == nil:
+	case p.mirrors:
+		return *t, &fault{ReasonInvalidHeader, err.Error()}
+	default:
 		p.notes = append(p.notes, Note{ReasonInvalidHeader, err.Error() + "; all of the tool's x-mcp-header annotations are removed"})
 		p.replace(p.schema, withoutHeaders(t.InputSchema))
 	}

@@ -158,6 +158,9 @@ func (o ConnectOptions) withDefaults() (ConnectOptions, error) {
 type ServerInfo struct {
 	Era     Era    `json:"era"`
 	Version string `json:"protocolVersion"`
+	// HTTP says that it is reached over HTTP, where calls of a modern server mirror
+	// arguments into headers ([ParamHeaders]).
+	HTTP bool `json:"http,omitzero"`
 	// Server is for display only.
 	Server       Implementation `json:"serverInfo"`
 	Instructions string         `json:"instructions,omitempty"`

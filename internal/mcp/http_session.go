@@ -33,6 +33,7 @@ func (c *httpConn) handshake(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if info != nil {
+			info.HTTP = true
 			c.info.Store(info)
 			return nil
 		}
@@ -98,6 +99,7 @@ func (c *httpConn) open(ctx context.Context) (*httpSession, error) {
 		}
 		c.log.Debug("notifications/initialized was not accepted", "error", err)
 	}
+	info.HTTP = true
 	c.info.Store(info)
 	return s, nil
 }
