@@ -5,17 +5,33 @@ import "strings"
 // parkPrefix begins the requestState of a call that waits in one worker.
 const parkPrefix = "toolhub-park:"
 
+// MetaRefused is the key of _meta by which a router that brings a parked call's
+// answers says what the client has refused: an object of JSON-RPC errors by the
+// key of what was asked. [RefusedAll] in its place says that nobody will come
+// back. MCP itself has no way to say either.
+const MetaRefused = "toolhub/refused"
+
+// RefusedAll is the value of [MetaRefused] that ends a parked call.
+const RefusedAll = `"all"`
+
 // ParkState is the requestState of a call that waits in worker for input of its
 // caller. secret is what the worker knows it by, without a ":".
 func ParkState(worker, secret string) string { return parkPrefix + worker + ":" + secret }
 
-// ParkedAt is the worker in which a call with this requestState waits; its
-// continuation goes to [AtSubject]. It reports false for any other requestState.
-func ParkedAt(requestState string) (worker string, ok bool) {
+// CutParkState takes apart what [ParkState] has made, and reports false for
+// anything else.
+func CutParkState(requestState string) (worker, secret string, ok bool) {
 	rest, ok := strings.CutPrefix(requestState, parkPrefix)
 	i := strings.LastIndexByte(rest, ':')
 	if !ok || i <= 0 {
-		return "", false
+		return "", "", false
 	}
-	return rest[:i], true
+	return rest[:i], rest[i+1:], true
+}
+
+// ParkedAt is the worker in which a call with this requestState waits; its
+// continuation goes to [AtSubject]. It reports false for any other requestState.
+func ParkedAt(requestState string) (worker string, ok bool) {
+	worker, _, ok = CutParkState(requestState)
+	return worker, ok
 }

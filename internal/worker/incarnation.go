@@ -43,7 +43,7 @@ type incarnation struct {
 
 func newIncarnation(w *worker, name string) *incarnation {
 	in := &incarnation{
-		worker: w, name: name, lot: newLot(w.id), orders: make(chan order), ended: make(chan *host),
+		worker: w, name: name, lot: newLot(w.id, w.seal), orders: make(chan order), ended: make(chan *host),
 		hosts: map[string]*host{}, retries: map[string]time.Time{},
 	}
 	in.hard, in.kill = context.WithCancelCause(context.Background())

@@ -36,36 +36,46 @@ func abilitiesOf(meta jsontext.Value) abilities {
 	return a
 }
 
-// refuse is why a legacy server cannot ask this of the caller, nil if it can.
-func (a abilities) refuse(method string, params jsontext.Value) *mcp.Error {
-	missing := func(what string) *mcp.Error {
-		return &mcp.Error{Code: mcp.CodeInvalidParams, Message: "the client of this call does not support " + what}
+// refuse is why a legacy server cannot ask this of the caller, nil if it can, and
+// the capabilities that it takes, "" for what no caller can be asked.
+func (a abilities) refuse(method string, params jsontext.Value) (refusal *mcp.Error, required string) {
+	missing := func(what, required string) (*mcp.Error, string) {
+		return &mcp.Error{Code: mcp.CodeInvalidParams, Message: "the client of this call does not support " + what}, required
 	}
 	switch method {
 	case mcp.MethodElicit:
-		mode := mcp.FieldString(params, "mode")
+		url := mcp.FieldString(params, "mode") == "url"
+		required := `{"elicitation":{"form":{}}}`
+		if url {
+			required = requiresURL
+		}
 		switch {
 		case !a.form && !a.url:
-			return mcp.MethodNotFound(method)
-		case mode == "url" && !a.url:
-			return missing("elicitation in url mode")
-		case mode != "url" && !a.form:
-			return missing("elicitation in form mode")
+			return mcp.MethodNotFound(method), required
+		case url && !a.url:
+			return missing("elicitation in url mode", required)
+		case !url && !a.form:
+			return missing("elicitation in form mode", required)
 		}
-		return nil
+		return nil, ""
 	case mcp.MethodSample:
-		if a.sampling && !a.samplingTools && (mcp.Field(params, "tools") != nil || mcp.Field(params, "toolChoice") != nil) {
-			return missing("tools in sampling")
+		tools := mcp.Field(params, "tools") != nil || mcp.Field(params, "toolChoice") != nil
+		switch {
+		case tools && a.sampling && !a.samplingTools:
+			return missing("tools in sampling", `{"sampling":{"tools":{}}}`)
+		case a.sampling:
+			return nil, ""
+		case tools:
+			return mcp.MethodNotFound(method), `{"sampling":{"tools":{}}}`
 		}
-		if a.sampling {
-			return nil
-		}
+		return mcp.MethodNotFound(method), `{"sampling":{}}`
 	case mcp.MethodRootsList:
 		if a.roots {
-			return nil
+			return nil, ""
 		}
+		return mcp.MethodNotFound(method), `{"roots":{}}`
 	}
-	return mcp.MethodNotFound(method)
+	return mcp.MethodNotFound(method), ""
 }
 
 // inputRequest is a legacy server's request as a member of inputRequests. What
@@ -110,12 +120,20 @@ func modernError(e *mcp.Error) *mcp.Error {
 	case mcp.CodeResourceNotFound:
 		return &mcp.Error{Code: mcp.CodeInvalidParams, Message: e.Message, Data: e.Data}
 	case codeURLElicitation:
-		return &mcp.Error{
-			Code: mcp.CodeMissingCapability, Message: e.Message + " (the server asks to open a URL, which this client cannot)",
-			Data: jsontext.Value(`{"requiredCapabilities":{"elicitation":{"url":{}}}}`),
-		}
+		return missingCapability(e.Message+" (the server asks to open a URL, which this client cannot)", requiresURL)
 	}
 	return e
+}
+
+const requiresURL = `{"elicitation":{"url":{}}}`
+
+// missingCapability is the error of 2026-07-28 for what takes capabilities that
+// the caller has not declared.
+func missingCapability(message, required string) *mcp.Error {
+	return &mcp.Error{
+		Code: mcp.CodeMissingCapability, Message: message,
+		Data: append(append(jsontext.Value(`{"requiredCapabilities":`), required...), '}'),
+	}
 }
 
 // urlsToVisit is a legacy server's error that asks to visit URLs as a result

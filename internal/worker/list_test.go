@@ -188,7 +188,7 @@ func startBench(t *testing.T, def *definition, answer func(call *mcp.Call) (json
 		}
 		return newLink(b.conn, nil), nil
 	}
-	b.server = newServer(def, dial, newLot("w"), discardEvents, func(post) {}, discardLog())
+	b.server = newServer(def, dial, newLot("w", nil), discardEvents, func(post) {}, discardLog())
 	ctx, cancel := context.WithCancel(t.Context())
 	b.stopping = cancel
 	go func() {

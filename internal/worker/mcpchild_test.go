@@ -110,6 +110,11 @@ func newAsker() *sdk.Server {
 		defer cancel()
 		return testbedText(elicit(ctx, req, "quick?")), nil
 	})
+	// must cannot do without an answer, and tells what it heard instead.
+	add("must", func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		_, err := req.Session.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 10})
+		return nil, err
+	})
 	add("visit", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return nil, &jsonrpc.Error{Code: codeURLElicitation, Message: "sign in first", Data: json.RawMessage(
 			`{"elicitations":[{"mode":"url","url":"https://example.org/in","message":"Sign in","elicitationId":"e1"}]}`)}

@@ -1,14 +1,15 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"toolhub/internal/bus"
@@ -29,8 +30,8 @@ const (
 
 // parked is a call to a legacy server that may ask its caller for input: the
 // server's request ends the caller's call with a result that says what is
-// wanted, while the call to the server goes on. Whoever brings the answers,
-// and knows the secret in the requestState, gets the rest of it.
+// wanted, while the call to the server goes on. Its caller, who brings the
+// answers with the requestState (see [envelope]), gets the rest of it.
 //
 //	attended ──the server asks──► waiting in the lot ──the caller returns──► attended
 type parked struct {
@@ -45,6 +46,7 @@ type parked struct {
 	mu        sync.Mutex
 	in        *bus.Incoming // the caller, nil while it is away
 	abilities abilities     // of the caller
+	required  string        // what the first refused request needed of them, "" if none was refused
 	held      [][]byte      // notifications for a caller that is away
 	questions []*question   // open ones, in the order asked
 	count     int           // of all questions
@@ -65,18 +67,17 @@ type answer struct {
 // callLegacy makes a call to a legacy server. Only for a caller that can be
 // asked something does it outlive this one request.
 func (c *call) callLegacy(ctx context.Context, l *link, request *mcp.Call) (bus.Reply, error) {
-	able := abilitiesOf(c.params.meta)
-	if able == (abilities{}) {
-		request.Notify = c.notify
-		value, err := l.call(ctx, request)
-		return c.replyLegacy(able, value, err)
-	}
-	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	p := &parked{
-		first: c, lot: c.server.lot, cancel: cancel, in: c.in, abilities: able,
+		first: c, lot: c.server.lot, in: c.in, abilities: abilitiesOf(c.params.meta),
 		asked: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	request.Notify, request.Request = p.notify, p.request
+	if p.abilities == (abilities{}) {
+		p.value, p.err = l.call(ctx, request)
+		return p.reply(c)
+	}
+	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	p.cancel = cancel
 	c.server.calls.Go(func() {
 		defer close(p.done)
 		defer cancel(nil)
@@ -85,13 +86,21 @@ func (c *call) callLegacy(ctx context.Context, l *link, request *mcp.Call) (bus.
 	return p.attend(ctx, c)
 }
 
-// resume goes on with the call that waits under c's requestState.
-func (c *call) resume(ctx context.Context) (bus.Reply, error) {
+// resume goes on with the call that waits in place.
+func (c *call) resume(ctx context.Context, place string) (bus.Reply, error) {
 	answers, err := readAnswers(c.params.responses)
 	if err != nil {
 		return bus.Reply{}, err
 	}
-	p, err := c.server.lot.take(c)
+	refused := mcp.Field(c.params.meta, bus.MetaRefused)
+	if string(refused) == bus.RefusedAll {
+		c.giveUp(clientLeft)
+		return bus.Reply{}, clientLeft
+	}
+	if err := readRefusals(refused, answers); err != nil {
+		return bus.Reply{}, err
+	}
+	p, err := c.server.lot.take(c.server, place)
 	if err != nil {
 		return bus.Reply{}, err
 	}
@@ -99,10 +108,17 @@ func (c *call) resume(ctx context.Context) (bus.Reply, error) {
 	return p.attend(ctx, c)
 }
 
+// clientLeft ends a parked call. It is shared: not to be changed.
+var clientLeft = mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "the client does not answer what the server asked")
+
 // giveUp ends the call that c wanted to continue and must not: it would only be
 // in the way of others.
 func (c *call) giveUp(why error) {
-	if p, err := c.server.lot.take(c); err == nil {
+	e, err := c.unwrap()
+	if err != nil || e == nil || e.Place == "" {
+		return
+	}
+	if p, err := c.server.lot.take(c.server, e.Place); err == nil {
 		p.cancel(why)
 	}
 }
@@ -112,11 +128,11 @@ func (p *parked) attend(ctx context.Context, c *call) (bus.Reply, error) {
 	for {
 		select {
 		case <-p.done:
-			return c.replyLegacy(p.abilities, p.value, p.err)
+			return p.reply(c)
 		case <-ctx.Done():
 			p.cancel(context.Cause(ctx))
 			<-p.done
-			return c.replyLegacy(p.abilities, p.value, p.err)
+			return p.reply(c)
 		case <-p.asked:
 			if value := p.park(); value != nil {
 				c.asks = true
@@ -133,7 +149,15 @@ func (p *parked) park() jsontext.Value {
 	if len(p.questions) == 0 {
 		return nil // withdrawn meanwhile
 	}
-	state, ok := p.lot.add(p)
+	var state string
+	place, ok := p.lot.add(p)
+	if ok {
+		var err error
+		if state, err = p.first.wrap(0, place, nil); err != nil {
+			_, _ = p.lot.take(p.first.server, place)
+			ok = false
+		}
+	}
 	if !ok {
 		for _, q := range p.questions {
 			q.answer <- answer{err: &mcp.Error{Code: mcp.CodeInternal, Message: "too many calls wait for input of their callers"}}
@@ -152,7 +176,7 @@ func (p *parked) park() jsontext.Value {
 
 // attach gives the call to a caller that came back, with what it was kept, and
 // the answers to the server. What is left unanswered is asked again.
-func (p *parked) attach(c *call, answers map[string]jsontext.Value) {
+func (p *parked) attach(c *call, answers map[string]answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.in, p.abilities = c.in, abilitiesOf(c.params.meta)
@@ -161,9 +185,9 @@ func (p *parked) attach(c *call, answers map[string]jsontext.Value) {
 	}
 	p.held = nil
 	p.questions = slices.DeleteFunc(p.questions, func(q *question) bool {
-		value, ok := answers[q.key]
+		a, ok := answers[q.key]
 		if ok {
-			q.answer <- answer{value: legacyResponse(value)}
+			q.answer <- a
 		}
 		return ok
 	})
@@ -200,7 +224,10 @@ func (p *parked) request(ctx context.Context, method string, params jsontext.Val
 	}
 	q := &question{request: request, answer: make(chan answer, 1)}
 	p.mu.Lock()
-	refusal := p.abilities.refuse(method, params)
+	refusal, required := p.abilities.refuse(method, params)
+	if p.required == "" {
+		p.required = required
+	}
 	if refusal == nil && len(p.questions) >= maxQuestions {
 		refusal = &mcp.Error{Code: mcp.CodeInternal, Message: "too many questions are open in this call"}
 	}
@@ -225,9 +252,29 @@ func (p *parked) request(ctx context.Context, method string, params jsontext.Val
 	return nil, &mcp.Error{Code: mcp.CodeInternal, Message: "the request was withdrawn"}
 }
 
+// reply makes the server's answer that of c. A call that fails after the server
+// asked for what its caller cannot be asked has failed for that.
+func (p *parked) reply(c *call) (bus.Reply, error) {
+	p.mu.Lock()
+	able, required := p.abilities, p.required
+	p.mu.Unlock()
+	e, ok := errors.AsType[*mcp.Error](p.err)
+	if !ok {
+		return c.reply(p.value, p.err)
+	}
+	if asking, ok := urlsToVisit(e, able); ok {
+		c.asks = true
+		return result(c.message.ID, asking), nil
+	}
+	if required != "" && e.Code != codeURLElicitation {
+		e = missingCapability(e.Message+" (the server asked for input that this client cannot give)", required)
+	}
+	return c.reply(nil, modernError(e))
+}
+
 // readAnswers reads the inputResponses of a caller that came back.
-func readAnswers(responses jsontext.Value) (map[string]jsontext.Value, error) {
-	answers := map[string]jsontext.Value{}
+func readAnswers(responses jsontext.Value) (map[string]answer, error) {
+	answers := map[string]answer{}
 	if responses == nil {
 		return answers, nil
 	}
@@ -235,7 +282,7 @@ func readAnswers(responses jsontext.Value) (map[string]jsontext.Value, error) {
 		if v.Kind() != '{' {
 			return mcp.NewFault(mcp.KindInvalid, "invalid_params", "params.inputResponses.%.40s must be an object", key)
 		}
-		answers[key] = v
+		answers[key] = answer{value: legacyResponse(v)}
 		return nil
 	})
 	if _, ours := err.(*mcp.Error); ours {
@@ -244,67 +291,76 @@ func readAnswers(responses jsontext.Value) (map[string]jsontext.Value, error) {
 	return answers, err
 }
 
+// readRefusals adds what the caller has refused, which [bus.MetaRefused] says.
+func readRefusals(refused jsontext.Value, answers map[string]answer) error {
+	if refused == nil {
+		return nil
+	}
+	var errs map[string]struct {
+		Code    int64          `json:"code"`
+		Message string         `json:"message"`
+		Data    jsontext.Value `json:"data"`
+	}
+	if err := json.Unmarshal(refused, &errs); err != nil {
+		return mcp.NewFault(mcp.KindInvalid, "invalid_params", "params._meta[%q] must be an object of JSON-RPC errors", bus.MetaRefused)
+	}
+	for key, e := range errs {
+		answers[key] = answer{err: &mcp.Error{Code: e.Code, Message: e.Message, Data: e.Data}}
+	}
+	return nil
+}
+
 // lot has the calls of one worker that wait for their callers.
 type lot struct {
 	worker string
+	seal   *bus.Seal // of what callers are given to come back with
 	limit  int
 	wait   time.Duration
 
 	mu      sync.Mutex
-	waiting map[string]*place // by requestState
+	waiting map[string]*spot // by place
 }
 
-type place struct {
+type spot struct {
 	parked *parked
 	expiry *time.Timer
 }
 
-func newLot(worker string) *lot {
-	return &lot{worker: worker, limit: maxParked, wait: parkFor, waiting: map[string]*place{}}
+func newLot(worker string, seal *bus.Seal) *lot {
+	return &lot{worker: worker, seal: seal, limit: maxParked, wait: parkFor, waiting: map[string]*spot{}}
 }
 
-// add gives p a place and the requestState that leads back to it, once.
-func (l *lot) add(p *parked) (state string, ok bool) {
+// add gives p a place, which can be taken once.
+func (l *lot) add(p *parked) (place string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) >= l.limit {
 		return "", false
 	}
-	state = bus.ParkState(l.worker, rand.Text())
-	l.waiting[state] = &place{parked: p, expiry: time.AfterFunc(l.wait, func() { l.expire(state) })}
-	return state, true
+	place = rand.Text()
+	l.waiting[place] = &spot{parked: p, expiry: time.AfterFunc(l.wait, func() { l.expire(place) })}
+	return place, true
 }
 
-func (l *lot) expire(state string) {
+func (l *lot) expire(place string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.waiting[state]; at != nil {
-		delete(l.waiting, state)
+	if at := l.waiting[place]; at != nil {
+		delete(l.waiting, place)
 		at.parked.cancel(mcp.NewFault(mcp.KindTimeout, "input", "no answer to what the server asked came within %v", l.wait))
 	}
 }
 
-// take finds the call that c continues and frees its place. Whoever has a
-// requestState of another caller learns nothing, not even that there is one.
-func (l *lot) take(c *call) (*parked, error) {
-	state := mcp.Text(c.params.state)
+// take finds the call to s that waits in place, and frees that.
+func (l *lot) take(s *server, place string) (*parked, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.waiting[state]
-	if at == nil || at.parked.first.server != c.server || at.parked.first.in.Meta.Principal != c.in.Meta.Principal {
-		f := mcp.NewFault(mcp.KindInvalid, "unknown_request_state", "no call waits under this requestState: it has ended, or took too long; make the call again without it")
-		f.Server = c.server.id
-		return nil, f
-	}
-	// The policy has just decided about these arguments; the server has the first ones.
-	first := at.parked.first
-	if first.params.name != c.params.name || !sameJSON(first.params.arguments, c.params.arguments) {
-		f := mcp.NewFault(mcp.KindInvalid, "other_request_state", "this requestState belongs to a call with another tool or other arguments")
-		f.Server = c.server.id
-		return nil, f
+	at := l.waiting[place]
+	if at == nil || at.parked.first.server != s {
+		return nil, unknownPlace(s.id)
 	}
 	at.expiry.Stop()
-	delete(l.waiting, state)
+	delete(l.waiting, place)
 	return at.parked, nil
 }
 
@@ -312,30 +368,11 @@ func (l *lot) take(c *call) (*parked, error) {
 func (l *lot) drop(s *server) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for state, at := range l.waiting {
+	for place, at := range l.waiting {
 		if at.parked.first.server == s {
 			at.expiry.Stop()
-			delete(l.waiting, state)
+			delete(l.waiting, place)
 			at.parked.cancel(mcp.Unavailable(s.id, mcp.ReasonBackend, "the server was stopped"))
 		}
 	}
-}
-
-// sameJSON reports whether two arguments objects are the same but for white space
-// and the order of members; an absent one is empty. Numbers are the same if they are written the same.
-func sameJSON(a, b jsontext.Value) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	a, b = a.Clone(), b.Clone()
-	for _, v := range []*jsontext.Value{&a, &b} {
-		if len(*v) == 0 {
-			*v = jsontext.Value("{}")
-		}
-		err := v.Format(jsontext.ReorderRawObjects(true), jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))
-		if err != nil {
-			return false
-		}
-	}
-	return bytes.Equal(a, b)
 }

@@ -151,6 +151,48 @@ func TestSeveralQuestions(t *testing.T) {
 	}
 }
 
+// What the client refuses, which MCP cannot say, the server hears as its client's
+// own error; and a call that nobody comes back to ends at once.
+func TestRefusedQuestions(t *testing.T) {
+	t.Parallel()
+	h := askerHub(t)
+	refusing := func(call testCall, state, refused string) testCall {
+		c := answerTo(call, state, "")
+		c.meta = map[string]string{bus.MetaRefused: refused}
+		return c
+	}
+	for _, id := range []string{"pipe", "web"} {
+		call := testCall{server: id, tool: "must", caps: allCaps}
+		value, err := h.do(call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state := questions(t, value)
+		for _, wrong := range []string{`7`, `[]`, `{"ask-1":"no"}`, `"some"`} {
+			if _, err := h.do(refusing(call, state, wrong)); faultOf(t, err).Reason != "invalid_params" {
+				t.Errorf("refused by %s: %v", wrong, err)
+			}
+		}
+		_, err = h.do(refusing(call, state, `{"ask-1":{"code":-1,"message":"the user says no","data":{"a":1}},"unknown":{}}`))
+		if e, ok := errors.AsType[*mcp.Error](err); !ok || !strings.Contains(e.Message, "the user says no") || e.Code == mcp.CodeMissingCapability {
+			t.Errorf("the refusal: %v", err)
+		}
+		if value, err = h.do(call); err != nil {
+			t.Fatal(err)
+		}
+		_, state = questions(t, value)
+		if _, err := h.do(refusing(call, state, bus.RefusedAll)); faultOf(t, err).Reason != mcp.ReasonCancelled {
+			t.Errorf("nobody comes back: %v", err)
+		}
+		if _, err := h.do(answerTo(call, state, "")); faultOf(t, err).Reason != reasonUnknownState {
+			t.Errorf("and then somebody does: %v", err)
+		}
+		if got := h.text(id, "roots", ""); !strings.HasPrefix(got, "error") { // its turn on the connection is free
+			t.Errorf("roots gives %q", got)
+		}
+	}
+}
+
 // What a caller cannot be asked, the server hears at once.
 func TestUndeclaredCapabilities(t *testing.T) {
 	t.Parallel()
@@ -167,6 +209,18 @@ func TestUndeclaredCapabilities(t *testing.T) {
 			if err != nil || !strings.HasPrefix(textOf(value), "error: ") || !strings.Contains(textOf(value), c.want) {
 				t.Errorf("%s/%s with %s: %s, %v", id, c.tool, c.caps, value, err)
 			}
+		}
+	}
+	// What cannot go on without is the caller's to mend.
+	// (Calls that can be asked nothing share the pipe, so there nobody knows which one
+	// of them the server wants to ask.)
+	for _, c := range []testCall{
+		{server: "pipe", tool: "must", caps: `{"elicitation":{}}`},
+		{server: "web", tool: "must"},
+	} {
+		_, err := h.do(c)
+		if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Code != mcp.CodeMissingCapability || string(e.Data) != `{"requiredCapabilities":{"sampling":{}}}` {
+			t.Errorf("%s with %s: %v", c.server, c.caps, err)
 		}
 	}
 	call := testCall{server: "web", tool: "sample", caps: allCaps}
@@ -292,11 +346,44 @@ func TestParkedCallOfADeadServer(t *testing.T) {
 	}
 }
 
+// What a modern server asked outlives the worker, a parked call does not.
+func TestRetryAfterItsWorker(t *testing.T) {
+	t.Parallel()
+	h := newTestHub(t, "policy: allow_all\nservers:\n  new: {builtin: testbed}\n  old: {builtin: testbed, era: legacy}\n")
+	ask := func(id string) (testCall, string) {
+		call := testCall{server: id, tool: "ask", caps: `{"elicitation":{}}`, principal: "ada"}
+		value, err := h.do(call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state := questions(t, value)
+		return call, state
+	}
+	modern, modernState := ask("new")
+	legacy, legacyState := ask("old")
+	epoch := h.ready("new").Epoch()
+	h.worker.stop(errTestEnds)
+	<-h.worker.done
+	h.worker.conn.Close()
+	h.worker = h.startWorker("w1") // even one of the same name
+	for _, id := range []string{"new", "old"} {
+		h.until(id+" is owned anew", func(v *registry.View) bool { s := v.Get(id); return s != nil && s.Ready() && s.Epoch() > epoch })
+	}
+	modern.extra = `,"requestState":` + string(mcp.QuoteString(modernState)) + `,"inputResponses":{"name":{"action":"accept","content":{"name":"Ada"}}}`
+	if value, err := h.do(modern); err != nil || textOf(value) != "Hello, Ada!" {
+		t.Errorf("the modern server's retry: %s, %v", value, err)
+	}
+	if _, err := h.do(answerTo(legacy, legacyState, "{"+accept("ask-1", "x")+"}")); faultOf(t, err).Reason != reasonUnknownState {
+		t.Errorf("the parked call's retry: %v", err)
+	}
+}
+
 // A caller that was asked and never returns loses its call after a while.
 func TestParkedCallExpires(t *testing.T) {
 	t.Parallel()
+	seal := testSeal(t)
 	synctest.Test(t, func(t *testing.T) {
-		lot := newLot("w1")
+		lot := newLot("w1", seal)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		p := newParkedForTest(lot, cancel, allCaps)
 		answered := make(chan *mcp.Error, 1)
@@ -323,7 +410,7 @@ func TestParkedCallExpires(t *testing.T) {
 // Beyond the limit a question is refused, and the call goes on.
 func TestParkingLotIsBounded(t *testing.T) {
 	t.Parallel()
-	lot := newLot("w1")
+	lot := newLot("w1", testSeal(t))
 	lot.limit = 1
 	first := newParkedForTest(lot, func(error) {}, allCaps)
 	if _, ok := lot.add(first); !ok {
@@ -373,7 +460,7 @@ func TestAttendingCallerVanishes(t *testing.T) {
 func newParkedForTest(l *lot, cancel context.CancelCauseFunc, caps string) *parked {
 	meta := jsontext.Value(`{"` + mcp.MetaClientCapabilities + `":` + caps + `}`)
 	return &parked{
-		first: &call{server: &server{id: "x"}, in: &bus.Incoming{}}, lot: l, cancel: cancel,
+		first: &call{server: &server{id: "x", lot: l}, in: &bus.Incoming{}, message: &mcp.Message{Method: mcp.MethodToolsCall, Params: jsontext.Value("{}")}}, lot: l, cancel: cancel,
 		abilities: abilitiesOf(meta), asked: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 }
@@ -415,11 +502,31 @@ func TestAbilities(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", caps, got, want)
 		}
 	}
-	if e := (abilities{sampling: true}).refuse(mcp.MethodSample, jsontext.Value(`{"tools":[]}`)); e == nil || e.Code != mcp.CodeInvalidParams {
-		t.Errorf("sampling with tools: %v", e)
-	}
-	if e := (abilities{form: true, url: true, sampling: true, roots: true}).refuse("tools/call", nil); e == nil || e.Code != mcp.CodeMethodNotFound {
-		t.Errorf("another method: %v", e)
+	all := abilities{form: true, url: true, sampling: true, samplingTools: true, roots: true}
+	for _, c := range []struct {
+		able           abilities
+		method, params string
+		code           int64
+		required       string
+	}{
+		{abilities{sampling: true}, mcp.MethodSample, `{"tools":[]}`, mcp.CodeInvalidParams, `{"sampling":{"tools":{}}}`},
+		{abilities{sampling: true}, mcp.MethodSample, `{"toolChoice":{}}`, mcp.CodeInvalidParams, `{"sampling":{"tools":{}}}`},
+		{abilities{}, mcp.MethodSample, `{"tools":[]}`, mcp.CodeMethodNotFound, `{"sampling":{"tools":{}}}`},
+		{abilities{}, mcp.MethodSample, `{}`, mcp.CodeMethodNotFound, `{"sampling":{}}`},
+		{abilities{}, mcp.MethodRootsList, ``, mcp.CodeMethodNotFound, `{"roots":{}}`},
+		{abilities{}, mcp.MethodElicit, `{"message":"m"}`, mcp.CodeMethodNotFound, `{"elicitation":{"form":{}}}`},
+		{abilities{url: true}, mcp.MethodElicit, `{"message":"m"}`, mcp.CodeInvalidParams, `{"elicitation":{"form":{}}}`},
+		{abilities{form: true}, mcp.MethodElicit, `{"mode":"url"}`, mcp.CodeInvalidParams, `{"elicitation":{"url":{}}}`},
+		{all, "tools/call", ``, mcp.CodeMethodNotFound, ``},
+		{all, mcp.MethodSample, `{"tools":[]}`, 0, ``},
+		{all, mcp.MethodElicit, `{"mode":"url"}`, 0, ``},
+		{all, mcp.MethodElicit, `{"mode":"form"}`, 0, ``},
+		{all, mcp.MethodRootsList, `{}`, 0, ``},
+	} {
+		e, required := c.able.refuse(c.method, jsontext.Value(c.params))
+		if (e == nil) != (c.code == 0) || e != nil && e.Code != c.code || required != c.required {
+			t.Errorf("%+v asked for %s %s: %v, requires %q", c.able, c.method, c.params, e, required)
+		}
 	}
 }
 
@@ -434,45 +541,8 @@ func TestInputRequestLeavesBehind(t *testing.T) {
 	}
 }
 
-func TestSameJSON(t *testing.T) {
+func TestLeastBusy(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{
-		{``, ``, true},
-		{``, `{}`, true},
-		{`{}`, ` { } `, true},
-		{`{"a":1,"b":{"c":2,"d":3}}`, `{"b":{"d":3,"c":2},"a":1}`, true},
-		{`{"a":[1,2]}`, `{"a":[2,1]}`, false},
-		{`{"a":9007199254740993}`, `{"a":9007199254740992}`, false},
-		{`{"a":1e400}`, `{"a":1e401}`, false},
-		{`{"a":1}`, `{"a":1,"b":1}`, false},
-		{`{"a":"\u00e4"}`, `{"a":"ä"}`, true},
-	} {
-		if got := sameJSON(jsontext.Value(c.a), jsontext.Value(c.b)); got != c.want {
-			t.Errorf("%s and %s: %v", c.a, c.b, got)
-		}
-	}
-}
-
-func TestReplicaState(t *testing.T) {
-	t.Parallel()
-	for _, value := range []string{`{"resultType":"input_required","requestState":"a:b\"ä"}`, `{"resultType":"input_required","requestState":""}`, `{"resultType":"input_required"}`} {
-		pinned, err := pinState(jsontext.Value(value), 12)
-		if err != nil {
-			t.Fatal(err)
-		}
-		number, own, ok := unpinState(mcp.Field(pinned, "requestState"))
-		if !ok || number != 12 || mcp.Text(own) != mcp.FieldString(jsontext.Value(value), "requestState") || (own == nil) != (mcp.Field(jsontext.Value(value), "requestState") == nil) {
-			t.Errorf("%s became %s and came back as %d, %s, %v", value, pinned, number, own, ok)
-		}
-	}
-	for _, state := range []string{`"x"`, `""`, `"toolhub-replica:"`, `"toolhub-replica:-1"`, `"toolhub-replica:+1:x"`, `"toolhub-replica:01"`, `"toolhub-replica:99999999999999999999"`} {
-		if _, _, ok := unpinState(jsontext.Value(state)); ok {
-			t.Errorf("%s is taken for a state of a pool", state)
-		}
-	}
 	if !slices.Equal([]int{leastBusy(links(3, 1, 2)).replica, leastBusy(links(0, 0)).replica}, []int{1, 0}) {
 		t.Error("not the least busy connection")
 	}

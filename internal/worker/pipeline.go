@@ -185,7 +185,7 @@ func (d *definition) decide(c *call) policy.Decision {
 		Server: c.server.id, Tool: c.tool.Name,
 		Annotations: c.tool.Annotations, Trusted: d.Config.Trusted,
 		Arguments: c.params.arguments, Principal: c.in.Meta.Principal, Taint: c.in.Meta.Taint,
-		Now: c.start,
+		TaintUnknown: !c.in.Meta.Signed, Now: c.start,
 	}
 	if d.Policy.UsesRate() {
 		in.Rate = c.server.rates.count(c.tool.Name, c.in.Meta.Principal, c.start)
@@ -199,10 +199,14 @@ func (d *definition) decide(c *call) policy.Decision {
 
 // send makes the request, at most once (K10), and its answer the reply.
 func (c *call) send(ctx context.Context, live *serving) (bus.Reply, error) {
-	if _, ok := bus.ParkedAt(mcp.Text(c.params.state)); ok {
-		return c.resume(ctx)
+	back, err := c.unwrap()
+	if err != nil {
+		return bus.Reply{}, err
 	}
-	l, params, err := c.route(live)
+	if back != nil && back.Place != "" {
+		return c.resume(ctx, back.Place)
+	}
+	l, params, err := c.route(live, back)
 	if err != nil {
 		return bus.Reply{}, err
 	}
@@ -220,11 +224,9 @@ func (c *call) send(ctx context.Context, live *serving) (bus.Reply, error) {
 	request.Headers = mcp.ParamHeaderValues(c.tool.Headers, c.params.arguments)
 	request.Notify = c.notify
 	value, err := l.call(ctx, request)
-	if err == nil && bytes.Contains(value, inputRequiredWord) && mcp.FieldString(value, "resultType") == "input_required" {
+	if err == nil && bytes.Contains(value, inputRequiredWord) && mcp.FieldString(value, "resultType") == mcp.ResultInputRequired {
 		c.asks = true
-		if c.server.replicas > 1 {
-			value, err = pinState(value, l.replica)
-		}
+		value, err = c.wrapAsk(value, l.replica)
 	}
 	return c.reply(value, err)
 }
@@ -241,7 +243,7 @@ var (
 func (c *call) strip(params jsontext.Value, legacy bool) (jsontext.Value, error) {
 	var changes []mcp.Change
 	if legacy && c.params.state != nil {
-		f := mcp.NewFault(mcp.KindInvalid, "unknown_request_state", "server %q gave no requestState", c.server.id)
+		f := mcp.NewFault(mcp.KindInvalid, reasonUnknownState, "server %q gave no requestState", c.server.id)
 		f.Server = c.server.id
 		return nil, f
 	}
@@ -320,18 +322,6 @@ func (c *call) reply(value jsontext.Value, err error) (bus.Reply, error) {
 		err = &named
 	}
 	return bus.Reply{}, err
-}
-
-// replyLegacy is reply for a legacy server and a caller with these abilities.
-func (c *call) replyLegacy(able abilities, value jsontext.Value, err error) (bus.Reply, error) {
-	if e, ok := errors.AsType[*mcp.Error](err); ok {
-		if asking, ok := urlsToVisit(e, able); ok {
-			c.asks = true
-			return result(c.message.ID, asking), nil
-		}
-		err = modernError(e)
-	}
-	return c.reply(value, err)
 }
 
 var resultTypeName = []byte(`"resultType"`)

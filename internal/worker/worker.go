@@ -96,6 +96,10 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := w.registry.WaitSynced(ctx); err != nil {
 		return err
 	}
+	var err error
+	if w.seal, err = w.conn.Seal(ctx); err != nil {
+		return err
+	}
 	for {
 		err := w.live(ctx)
 		switch {
@@ -116,6 +120,7 @@ type worker struct {
 	log      *slog.Logger
 	ttl      time.Duration
 	registry *registry.Registry
+	seal     *bus.Seal
 }
 
 // live is one incarnation, from its lease to the end of all it has started.
