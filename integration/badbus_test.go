@@ -234,3 +234,90 @@ servers:
 	}
 	stop(t, again)
 }
+
+// forgedCalls has a program that may publish and subscribe, and does not know the
+// hub's key, make calls in the names of others.
+func forgedCalls(t *testing.T) {
+	t.Parallel()
+	h := start(t, `hub: forged
+policy:
+  deny: [{tool: dice/roll, when: tainted()}]
+  allow: [{tool: testbed/echo, when: 'principal == "ada"'}, {tool: testbed/fail, when: 'principal == ""'}, "dice/*"]
+servers:
+  dice: {builtin: dice}
+  testbed: {builtin: testbed}
+`)
+	offered(t, h, "dice__roll")
+	nc := natsOf(t, h)
+	spy, err := nc.SubscribeSync("toolhub.forged.call.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.FlushWithContext(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	// caught is what the program sees of a call that a router makes.
+	caught := func(tool, args string, more ...string) *nats.Msg {
+		t.Helper()
+		if stdout, stderr, code := h.Operator(soon(t), append([]string{"call", tool, args}, more...)...); code != 0 {
+			t.Fatalf("hub call %s: exit code %d: %s%s", tool, code, stdout, stderr)
+		}
+		msg, err := spy.NextMsgWithContext(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return msg
+	}
+	adas := caught("testbed__echo", `{"text":"a secret"}`, "--principal", "ada")
+	header := adas.Header.Get("Toolhub-Call")
+	if !strings.Contains(header, "principal=ada") || !strings.Contains(header, "&sig=") {
+		t.Fatalf("the router's own call has the header %q", header)
+	}
+	unsigned, sig, _ := strings.Cut(header, "&sig=")
+	nobodys := caught("dice__roll", `{"dice":"1d6"}`)
+	_, nobodysSig, _ := strings.Cut(nobodys.Header.Get("Toolhub-Call"), "&sig=")
+	other := strings.Replace(string(adas.Data), "a secret", "another", 1)
+	replace := func(old, new string) string { return strings.Replace(header, old, new, 1) }
+	for _, row := range []struct{ name, header, body, text string }{
+		{"the very call again", header, "", "duplicate_call"},
+		{"without a signature", strings.Replace(unsigned, "id=", "id=f0", 1), "", "unsigned"},
+		{"by hand", "principal=ada", other, "unsigned"},
+		{"by hand, signed with nonsense", "id=f1&principal=ada&sig=AAAAAAAAAAAAAAAAAAAAAA", other, "unsigned"},
+		{"with another id", replace("id=", "id=f2"), "", "unsigned"},
+		{"with another id and body", replace("id=", "id=f3"), other, "unsigned"},
+		{"as another principal", replace("principal=ada", "principal=eve"), "", "duplicate_call"},
+		{"as another principal with another id", strings.Replace(replace("principal=ada", "principal=eve"), "id=", "id=f4", 1), "", "unsigned"},
+		{"with nobody's signature", strings.Replace(replace(sig, nobodysSig), "id=", "id=f5", 1), "", "unsigned"},
+		{"with a principal behind the signature", "id=f6&sig=" + sig + "&principal=ada", "", "unsigned"},
+		{"with taint of its own", "id=f7&taint=web", "", "unsigned"},
+		{"as nobody", "id=f8", "", "policy"},
+		{"without any header", "", "", "policy"},
+	} {
+		msg := nats.NewMsg(adas.Subject)
+		if msg.Data = adas.Data; row.body != "" {
+			msg.Data = []byte(row.body)
+		}
+		if row.header != "" {
+			msg.Header.Set("Toolhub-Call", row.header)
+		}
+		reply, err := nc.RequestMsgWithContext(soon(t), msg)
+		if err != nil {
+			t.Errorf("%s: %v", row.name, err)
+		} else if !strings.HasPrefix(reply.Header.Get("Toolhub-Reply"), "fault ") || !strings.Contains(string(reply.Data), row.text) {
+			t.Errorf("%s: %s, want a fault with %q", row.name, reply.Data, row.text)
+		}
+	}
+	// Who says nothing is nobody in particular, and nothing is known of what is in
+	// the context of its model.
+	msg := nats.NewMsg(adas.Subject)
+	msg.Data = []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fail","arguments":{"message":"to nobody"}}}`)
+	if reply, err := nc.RequestMsgWithContext(soon(t), msg); err != nil || !strings.Contains(string(reply.Data), "to nobody") {
+		t.Errorf("what everybody may: %v, %+v", err, reply)
+	}
+	msg = nats.NewMsg(nobodys.Subject)
+	msg.Data = nobodys.Data
+	if reply, err := nc.RequestMsgWithContext(soon(t), msg); err != nil || !strings.Contains(string(reply.Data), `"denied"`) || !strings.Contains(string(reply.Data), "deny[0]") {
+		t.Errorf("what the tainted may not: %v, %+v", err, reply)
+	}
+	says(t, h, "dice__roll", `{"dice":"1d6"}`, "1d6")
+}

@@ -202,9 +202,10 @@ func TestNoCrossTalk(t *testing.T) {
 
 // TestNoWayAroundThePolicy tries a denied tool by every way in: the merged
 // endpoint and the view of one server in both eras, and the operator's command.
-// (TestBadInput goes over the bus.)
+// (TestBadInput goes over the bus, too; here those go who say that they are somebody.)
 func TestNoWayAroundThePolicy(t *testing.T) {
 	t.Parallel()
+	t.Run("forged", forgedCalls)
 	h := several(t, "")
 	for _, denied := range []struct{ tool, args string }{
 		{"fail_rpc", `{}`},               // denied whatever its arguments, and hidden

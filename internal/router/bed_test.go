@@ -64,7 +64,7 @@ func bedDefs(names ...string) []jsontext.Value {
 	return list
 }
 
-var bedTools = []string{"echo", "progress", "wait", "slow", "meta", "ask", "fail", "rpcfail", "array", "again", "mirror", "big", "flood", "capable"}
+var bedTools = []string{"echo", "progress", "wait", "slow", "meta", "ask", "fail", "rpcfail", "array", "again", "mirror", "big", "flood", "capable", "sample", "sample_modern"}
 
 // serve is the worker.
 func (b *bed) serve(ctx context.Context, in *bus.Incoming) (bus.Reply, error) {
@@ -129,6 +129,17 @@ func (b *bed) serve(ctx context.Context, in *bus.Incoming) (bus.Reply, error) {
 			return text("wrong state " + state + " at " + in.Subject)
 		}
 		return text("answers " + string(answers))
+	case "sample": // asks for two things, and hears what was refused
+		switch refused := mcp.Field(params.Meta, bus.MetaRefused); {
+		case string(refused) == bus.RefusedAll:
+			b.told <- "gave up at " + in.Subject
+			return bus.Reply{}, mcp.NewFault(mcp.KindUnavailable, mcp.ReasonCancelled, "nobody comes back")
+		case refused != nil:
+			return text("refused " + string(refused) + " answered " + string(mcp.Field(m.Params, "inputResponses")))
+		}
+		return result(`{"resultType":"input_required","inputRequests":{"s":{"method":"sampling/createMessage","params":{"maxTokens":1}},"r":{"method":"roots/list"}},"requestState":"toolhub-park:worker-w1:secret"}`)
+	case "sample_modern": // asks the same and does not wait
+		return result(`{"resultType":"input_required","inputRequests":{"s":{"method":"sampling/createMessage","params":{"maxTokens":1}}},"requestState":"own"}`)
 	case "again": // asks for nothing but to be called again, twice
 		state := mcp.FieldString(m.Params, "requestState")
 		if len(state) < 2 {

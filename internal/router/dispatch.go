@@ -49,6 +49,9 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 	if err != nil {
 		return bus.Reply{}, err
 	}
+	if _, err := e.conn.Seal(ctx); err != nil { // with it the call is signed, whoever makes it (P10)
+		return bus.Reply{}, err
+	}
 	reply, err := e.deliver(ctx, s, req.method, told.parkedAt, out, notify)
 	if err != nil {
 		return bus.Reply{}, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"toolhub/internal/bus"
 	"toolhub/internal/mcp"
 )
 
@@ -20,6 +21,8 @@ const (
 	// retryDelay is how long a call waits before it is repeated that asked for
 	// nothing but that; it doubles each time.
 	retryDelay = 100 * time.Millisecond
+	// abandonTimeout bounds the telling of a worker that nobody comes back to it.
+	abandonTimeout = 5 * time.Second
 )
 
 // do calls the engine for a client of the initialize era. Where a server wants
@@ -28,7 +31,10 @@ const (
 func (c *legacyCall) do(ctx context.Context, req *request) []byte {
 	original := req.params
 	notify := func(body []byte) { _ = c.send(body) }
+	var state jsontext.Value // of a round whose answers the worker does not have yet
+	defer func() { c.abandon(ctx, req, original, state) }()
 	for round := 1; ; round++ {
+		state = nil
 		a := c.f.engine.do(ctx, req, notify)
 		if a.err != nil {
 			if e := mcp.LegacyError(a.err, req.method); e != a.err {
@@ -47,23 +53,61 @@ func (c *legacyCall) do(ctx context.Context, req *request) []byte {
 			return body
 		case info.Type != mcp.ResultInputRequired:
 			return c.fail(mcp.NewFault(mcp.KindProtocol, "result_type", "the server answers with a result of type %.40q, which MCP %s cannot say", info.Type, c.record.Version))
+		}
+		state = info.RequestState
+		switch {
 		case round == maxRounds:
 			return c.fail(mcp.NewFault(mcp.KindProtocol, "too_many_rounds", "the server asked for input %d times, which is the limit", maxRounds))
 		}
-		var answers jsontext.Value
+		var given answers
 		if info.InputRequests == nil {
 			err = pause(ctx, retryDelay<<(round-1))
 		} else {
-			answers, err = c.ask(ctx, info.InputRequests)
+			_, parked := bus.ParkedAt(mcp.Text(state))
+			given, err = c.ask(ctx, info.InputRequests, parked)
 		}
 		if err != nil {
 			return mcp.AppendError(nil, req.id, toError(err))
 		}
-		req.params, err = mcp.Edit(original, mcp.Change{Name: "inputResponses", Value: answers}, mcp.Change{Name: "requestState", Value: info.RequestState})
-		if err != nil {
+		if req.params, err = given.edit(original, state); err != nil {
 			return mcp.AppendError(nil, req.id, toError(err))
 		}
 	}
+}
+
+// abandon ends the call that waits in a worker for answers that do not come. A
+// server that has answered holds nothing, so there is nobody to tell.
+func (c *legacyCall) abandon(ctx context.Context, req *request, original, state jsontext.Value) {
+	if _, parked := bus.ParkedAt(mcp.Text(state)); !parked {
+		return
+	}
+	again := *req
+	var err error
+	if again.params, err = (answers{refused: jsontext.Value(bus.RefusedAll)}).edit(original, state); err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout) // it may be over for ctx's end
+	defer cancel()
+	c.f.engine.do(ctx, &again, nil) // what it says is of no interest: it has ended, or will for want of answers
+}
+
+// answers are what a client has answered to all that a server wanted to know.
+type answers struct {
+	responses jsontext.Value // nil if nothing was asked
+	refused   jsontext.Value // what [bus.MetaRefused] says, nil if nothing was
+}
+
+// edit makes the params of the next round of a request.
+func (a answers) edit(params, state jsontext.Value) (jsontext.Value, error) {
+	changes := []mcp.Change{{Name: "inputResponses", Value: a.responses}, {Name: "requestState", Value: state}}
+	if a.refused != nil {
+		meta, err := mcp.Edit(mcp.Field(params, "_meta"), mcp.Change{Name: bus.MetaRefused, Value: a.refused})
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, mcp.Change{Name: "_meta", Value: meta})
+	}
+	return mcp.Edit(params, changes...)
 }
 
 func (c *legacyCall) fail(f *mcp.Fault) []byte { return mcp.AppendError(nil, c.message.ID, f.RPC()) }
@@ -88,8 +132,9 @@ type question struct {
 }
 
 // ask asks the client all that a server wants to know, at once, and waits for
-// the answers. It returns them as the server gets them.
-func (c *legacyCall) ask(ctx context.Context, requests jsontext.Value) (jsontext.Value, error) {
+// the answers. It returns them as the server gets them. Only a call that waits in
+// a worker can go on with a refusal; MCP has no word for it.
+func (c *legacyCall) ask(ctx context.Context, requests jsontext.Value, parked bool) (answers, error) {
 	var questions []*question
 	var bodies [][]byte
 	err := mcp.EachField(requests, func(key string, v jsontext.Value) error {
@@ -107,7 +152,7 @@ func (c *legacyCall) ask(ctx context.Context, requests jsontext.Value) (jsontext
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return answers{}, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, inputTimeout, mcp.NewFault(mcp.KindTimeout, "input", "the client did not give the input that the server asked for within %s", inputTimeout))
 	defer cancel()
@@ -115,10 +160,10 @@ func (c *legacyCall) ask(ctx context.Context, requests jsontext.Value) (jsontext
 		defer c.expect(q.id, q.answer)()
 		if err := c.send(bodies[i]); err != nil {
 			c.withdraw(questions[:i])
-			return nil, mcp.NewFault(mcp.KindTransport, "input", "the server asks for input (%s), and the client cannot be asked: %v", q.method, err)
+			return answers{}, mcp.NewFault(mcp.KindTransport, "input", "the server asks for input (%s), and the client cannot be asked: %v", q.method, err)
 		}
 	}
-	answers := []byte{'{'}
+	responses, refused := []byte{'{'}, []byte{'{'}
 	for i, q := range questions {
 		select {
 		case body := <-q.answer:
@@ -126,6 +171,9 @@ func (c *legacyCall) ask(ctx context.Context, requests jsontext.Value) (jsontext
 			switch {
 			case err != nil:
 				err = mcp.NewFault(mcp.KindInvalid, "input", "the client's answer to %s cannot be understood: %v", q.method, err)
+			case m.Err != nil && q.method != mcp.MethodElicit && parked:
+				refused = appendMember(refused, q.key, m.Err.JSON())
+				continue
 			case m.Err != nil && q.method != mcp.MethodElicit:
 				err = mcp.NewFault(mcp.KindInvalid, "input", "the client refused %s: %s", q.method, m.Err.Message)
 			case m.Err != nil:
@@ -134,19 +182,27 @@ func (c *legacyCall) ask(ctx context.Context, requests jsontext.Value) (jsontext
 			}
 			if err != nil {
 				c.withdraw(questions[i+1:])
-				return nil, err
+				return answers{}, err
 			}
-			if i > 0 {
-				answers = append(answers, ',')
-			}
-			answers = append(mcp.AppendString(answers, q.key), ':')
-			answers = append(answers, m.Result...)
+			responses = appendMember(responses, q.key, m.Result)
 		case <-ctx.Done():
 			c.withdraw(questions[i:])
-			return nil, context.Cause(ctx)
+			return answers{}, context.Cause(ctx)
 		}
 	}
-	return append(answers, '}'), nil
+	out := answers{responses: append(responses, '}')}
+	if len(refused) > 1 {
+		out.refused = append(refused, '}')
+	}
+	return out, nil
+}
+
+// appendMember appends to an object that is not closed yet.
+func appendMember(b []byte, name string, value jsontext.Value) []byte {
+	if len(b) > 1 {
+		b = append(b, ',')
+	}
+	return append(append(mcp.AppendString(b, name), ':'), value...)
 }
 
 // withdraw tells the client that questions need no answer any more.

@@ -114,6 +114,9 @@ func (r *Router) serve(ctx context.Context) error {
 	if err := r.engine.registry.WaitSynced(ctx); err != nil {
 		return err
 	}
+	if _, err := r.conn.Seal(ctx); err != nil {
+		return err
+	}
 	api := &api{engine: r.engine, started: r.started}
 	operators, err := r.conn.Serve(bus.ServeAPISubject(r.conn.Hub()), apiQueue, maxOperations, api.handle)
 	if err != nil {

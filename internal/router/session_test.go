@@ -191,6 +191,62 @@ func TestInputAcrossRouters(t *testing.T) {
 	e.message(`"id":9`, `"error"`)
 }
 
+// What waits in a worker for answers hears what the client refuses, and that it
+// gets none.
+func TestRefusalReachesTheWaitingCall(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	r := b.router("r1")
+	c := b.client()
+	session := b.initialize(c, r.url, "2025-11-25", `{"sampling":{},"roots":{}}`)
+	ask := func(session, tool string) (*messages, string, string) {
+		e := b.open(c, sessionPost(t.Context(), r.url, session, sessionCall(tool)))
+		ids := map[string]string{}
+		for range 2 {
+			question := e.message(`"method"`)
+			ids[mcp.FieldString([]byte(question), "method")] = string(mcp.Field([]byte(question), "id"))
+			if tool == "sample_modern" {
+				break
+			}
+		}
+		return e, ids[mcp.MethodSample], ids[mcp.MethodRootsList]
+	}
+	post := func(body string) {
+		t.Helper()
+		if res, got := b.exchange(c, sessionPost(t.Context(), r.url, session, body)); res.StatusCode != 202 {
+			t.Fatalf("%s %s", res.Status, got)
+		}
+	}
+	e, sample, roots := ask(session, "sample")
+	post(`{"jsonrpc":"2.0","id":` + sample + `,"error":{"code":-1,"message":"the user says no","data":{"n":12345678901234567890}}}`)
+	post(`{"jsonrpc":"2.0","id":` + roots + `,"result":{"roots":[]}}`)
+	e.message(`"id":9`, `refused {\"s\":{\"code\":-1,\"message\":\"the user says no\",\"data\":{\"n\":12345678901234567890}}} answered {\"r\":{\"roots\":[]}}`)
+
+	// One that cannot be told what was refused is the caller's to make again.
+	e, sample, _ = ask(session, "sample_modern")
+	post(`{"jsonrpc":"2.0","id":` + sample + `,"error":{"code":-1,"message":"the user says no"}}`)
+	e.message(`"id":9`, `"error"`, "the user says no")
+
+	at := "gave up at " + bus.AtSubject("test", "worker-w1", "t", mcp.MethodToolsCall)
+	// The client cancels, ends its session, or cannot be asked at all.
+	e, _, _ = ask(session, "sample")
+	post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}`)
+	e.message("notifications/cancelled")
+	b.tells(at)
+	ask(session, "sample")
+	del := streamGet(t.Context(), r.url, session)
+	del.Method = http.MethodDelete
+	if res, body := b.exchange(c, del); res.StatusCode != 204 {
+		t.Fatalf("%s %s", res.Status, body)
+	}
+	b.tells(at)
+	session = b.initialize(c, r.url, "2025-11-25", `{"sampling":{}}`)
+	if _, body := b.exchange(c, sessionPost(t.Context(), r.url, session, sessionCall("sample"))); !strings.Contains(body, `"code":-32600`) || !strings.Contains(body, "roots") {
+		t.Errorf("%s", body)
+	}
+	b.tells(at)
+}
+
 func TestInputRefused(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
