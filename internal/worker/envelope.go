@@ -28,17 +28,17 @@ const (
 // server's own state is in it as it is.
 type envelope struct {
 	Server    string `json:"server"`
-	Principal string `json:"principal,omitempty"`
+	Principal string `json:"principal,omitzero"`
 	Method    string `json:"method"`
 	// Digest is that of the params (see digestParams).
 	Digest string `json:"digest"`
 	// Expires is in Unix milliseconds.
 	Expires int64 `json:"expires"`
 	// Replica is the one that asked.
-	Replica int `json:"replica,omitempty"`
+	Replica int `json:"replica,omitzero"`
 	// Place is where in its worker's lot the call waits, "" if the server has
 	// answered and the retry is a new request to it.
-	Place string `json:"place,omitempty"`
+	Place string `json:"place,omitzero"`
 
 	own jsontext.Value // the server's state as it wrote it, nil if it gave none
 }
