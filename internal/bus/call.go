@@ -35,6 +35,9 @@ type Request struct {
 	// Body is a whole JSON-RPC request.
 	Body []byte
 	Meta Meta
+	// Sign has the call signed though it names nobody, so that the other side knows
+	// that this is so (P10). A call that names somebody always is.
+	Sign bool
 	// Worker is the identity of the process that serves Subject, if it is
 	// known: it gets the cancellation, and [Conn.Abandon] and [Conn.AbandonEpoch] end the call.
 	Worker string

@@ -33,12 +33,12 @@ type signature struct {
 	digest  [gcmTagBytes]byte // of the body
 }
 
-// signature is nil for a process that has not asked for the hub's key and names
-// nobody: it makes the call as any program may.
+// signature is nil for a process that has not asked for the hub's key and neither
+// names anybody nor wants one: it makes the call as any program may.
 func (c *Conn) signature(ctx context.Context, r *Request, meta *Meta) (*signature, *mcp.Fault) {
 	seal := c.seal.Load()
 	if seal == nil {
-		if !meta.names() {
+		if !r.Sign && !meta.names() {
 			return nil, nil
 		}
 		if !c.Connected() { // as without a key to get: at once

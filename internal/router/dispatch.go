@@ -39,6 +39,7 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 		}
 	}
 	out := &bus.Request{
+		Sign: true,
 		Body: mcp.AppendRequest(make([]byte, 0, len(params)+len(req.id)+80), req.id, req.method, params),
 		Meta: bus.Meta{
 			Principal: req.caller.principal, ClientEra: req.caller.era, ToolSet: set, Taint: told.taint,
@@ -47,9 +48,6 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 	}
 	s, err := e.ready(to.server)
 	if err != nil {
-		return bus.Reply{}, err
-	}
-	if _, err := e.conn.Seal(ctx); err != nil { // with it the call is signed, whoever makes it (P10)
 		return bus.Reply{}, err
 	}
 	reply, err := e.deliver(ctx, s, req.method, told.parkedAt, out, notify)
