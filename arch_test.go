@@ -30,6 +30,7 @@ type layer struct {
 
 var layers = []layer{
 	{"internal/mcp", "", "MCP on the wire is of use without a hub and is tested without one"},
+	{"internal/oauth", "mcp", "tokens for a server are of use without a hub, and are tested without one"},
 	{"internal/catalog", "mcp", "names and lists are computed from values alone"},
 	{"internal/policy", "mcp catalog", "decisions are computed from values alone"},
 	{"internal/config", "mcp catalog policy", "a file can be checked where there is neither hub nor NATS"},
@@ -37,7 +38,7 @@ var layers = []layer{
 	{"internal/bus/embedded", "bus", "the NATS server in the process is the same for any hub"},
 	{"internal/registry", "mcp catalog policy config bus", "shared state lies below those who read and write it"},
 	{"internal/router", "mcp catalog policy config bus registry", "a router reaches workers over the bus only, so it works from any machine"},
-	{"internal/worker", "mcp catalog policy config bus registry", "a worker serves the bus only, so it works on any machine"},
+	{"internal/worker", "mcp oauth catalog policy config bus registry", "a worker serves the bus only, so it works on any machine"},
 	{"schema", "", "a file that programs and editors read, embedded; it is generated from config"},
 	{"internal/daemon", "mcp config bus", "what the programs have in common as processes, whichever part they run"},
 	{"cmd/hub", "mcp catalog policy config bus bus/embedded registry router worker daemon", "the one-node hub wires everything"},
@@ -78,7 +79,7 @@ var bans = []ban{
 	{"internal/router cmd/hub-router", "", "os/exec", ours, "the process that faces the network cannot launch processes"},
 	{"cmd/hub-router cmd/hub-worker", "", "github.com/nats-io/nats-server/", linking, "they use a NATS system that is there; a server is weight and attack surface"},
 	{"/", "internal/bus/embedded", "github.com/nats-io/nats-server/", direct, "one place knows how the server in the process is run"},
-	{"internal/mcp internal/catalog internal/policy", "", "github.com/nats-io/", linking, "the wire layer is MCP alone; decisions are pure"},
+	{"internal/mcp internal/oauth internal/catalog internal/policy", "", "github.com/nats-io/", linking, "the wire layer is MCP alone; decisions are pure"},
 	{"internal/catalog internal/policy", "", "net", direct, "pure: no I/O"},
 	{"internal/catalog internal/policy", "", "net/", direct, "pure: no I/O"},
 	{"internal/catalog internal/policy", "", "os", direct, "pure: no I/O"},

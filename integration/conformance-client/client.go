@@ -35,13 +35,17 @@ func (c *client) with(ctx context.Context, do func() error) (err error) {
 	c.conn, err = mcp.ConnectHTTP(ctx, target, mcp.ConnectOptions{
 		Server:        "conf",
 		OnListChanged: func(mcp.ListKind) {}, // workers always listen
-		Logger:        slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger:        logger(),
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.conn.Close(context.WithoutCancel(ctx))) }()
 	return do()
+}
+
+func logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // list makes the catalog of the server's tools.
