@@ -18,8 +18,9 @@ import (
 
 // Bounds on calls that wait for input of their callers.
 const (
-	// parkFor is how long a call waits for its caller to come back.
-	parkFor = 5 * time.Minute
+	// parkFor is how long a call waits for its caller to come back: longer than the
+	// ten minutes that routers give a client of the initialize era for its answer.
+	parkFor = 11 * time.Minute
 	// maxParked bounds the calls that wait in one worker.
 	maxParked = 1000
 	// maxQuestions bounds what one call asks at a time.
