@@ -68,9 +68,6 @@ func (c *client) list(ctx context.Context) error {
 // capabilities are those of the host that calls.
 const capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`
 
-// maxRounds is how often one call may ask for input.
-const maxRounds = 10
-
 // call calls a tool, with the headers of its definition, and answers what it asks.
 func (c *client) call(ctx context.Context, name string, arguments jsontext.Value) error {
 	params, err := mcp.Edit(nil,
