@@ -37,8 +37,8 @@ npm:           ## install the pinned npm peers into .cache/npm
 integration: npm ## the tests against npm's reference servers and inspector
 	$(GO) test -tags npm -run Npm -count 1 -v ./integration
 
-conformance: npm ## the official conformance suite: direct, and through the hub
-	$(GO) run ./integration/conformance
+conformance: npm ## the official conformance suite: hub and worker's client, RUNS times (default 1)
+	$(GO) run ./integration/conformance -runs $(or $(RUNS),1)
 
 bench:         ## direct, through the hub, and the floor, in one run
 	./integration/bench
