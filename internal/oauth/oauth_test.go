@@ -175,6 +175,28 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
+// TestRefreshOutlivesCaller: what a caller gives up in the middle of a refresh is its
+// call. The refresh token is used up, so what came for it must be kept.
+func TestRefreshOutlivesCaller(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	p := newProtected(t, a)
+	a.lifetime = 5
+	c := newClient(t, p, nil)
+	conn := connect(t, p, c)
+	wantReason(t, "first", call(t.Context(), conn), "")
+	ctx, cancel := context.WithCancel(t.Context())
+	a.do(func() { a.lifetime, a.served = 3600, cancel })
+	if err := call(ctx, conn); !errors.Is(err, context.Canceled) {
+		t.Errorf("the call that was given up: %v", err)
+	}
+	a.do(func() { a.served = nil })
+	wantReason(t, "second", call(t.Context(), conn), "")
+	if n := len(a.consents); n != 1 {
+		t.Errorf("%d consents: the renewed token was lost", n)
+	}
+}
+
 // TestRefreshFails: a refresh token that is worth nothing leads to consent; an
 // authorization server that is out of order does not.
 func TestRefreshFails(t *testing.T) {

@@ -78,7 +78,7 @@ func (c *Client) register(ctx context.Context, at *authority) (*registration, er
 func (c *Client) registerDynamically(ctx context.Context, at *authority) (*registration, error) {
 	asked := *c.cfg.Dynamic
 	if asked.TokenEndpointAuthMethod == "" {
-		for _, method := range []string{methodBasic, methodPost, methodNone} {
+		for _, method := range []string{methodPost, methodBasic, methodNone} {
 			if slices.Contains(at.TokenEndpointAuthMethodsSupported, method) {
 				asked.TokenEndpointAuthMethod = method
 				break
@@ -118,10 +118,11 @@ const (
 	methodNone  = "none"
 )
 
-// secretStyle is how a secret is shown to a server that takes it these ways: in the
-// header unless it says something else (RFC 8414).
+// secretStyle is how a secret is shown to a server that takes it these ways: as a
+// parameter where that is possible, which OAuth 2.1 prefers and which servers that
+// list both get right; in the header where nothing is said (RFC 8414).
 func secretStyle(supported []string) oauth2.AuthStyle {
-	if slices.Contains(supported, methodPost) && !slices.Contains(supported, methodBasic) {
+	if slices.Contains(supported, methodPost) {
 		return oauth2.AuthStyleInParams
 	}
 	return oauth2.AuthStyleInHeader

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"errors"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -80,9 +81,12 @@ func (c *Client) fetch(ctx context.Context, g *grant, params url.Values) error {
 		params.Set("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer")
 		params.Set("client_assertion", assertion)
 	}
+	// A caller who gives up now does not take the answer with it: the refresh token
+	// or code that was shown is worth nothing any more. requestTimeout bounds it.
+	ctx = context.WithoutCancel(ctx)
 	token, err := request.Token(context.WithValue(ctx, oauth2.HTTPClient, c.direct))
 	if err != nil {
-		return c.fetchError(ctx, g, err)
+		return c.fetchError(g, err)
 	}
 	if !strings.EqualFold(token.Type(), "bearer") {
 		return c.fault("token_type", "the authorization server gives a token of the type %q, only Bearer can be used", mcp.Shorten(token.Type(), 40))
@@ -96,10 +100,7 @@ func (c *Client) fetch(ctx context.Context, g *grant, params url.Values) error {
 
 // fetchError is what may be told of a request that brought no token; the library's
 // error has the whole answer.
-func (c *Client) fetchError(ctx context.Context, g *grant, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
+func (c *Client) fetchError(g *grant, err error) error {
 	e, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if !ok {
 		f := c.fault("token_request", "the authorization server %q did not answer the request for a token", g.issuer)
@@ -113,14 +114,14 @@ func (c *Client) fetchError(ctx context.Context, g *grant, err error) error {
 	if e.ErrorCode != "" {
 		f.Message += ": " + mcp.Shorten(e.ErrorCode+" "+e.ErrorDescription, 200)
 	}
-	switch e.ErrorCode {
-	case "invalid_client", "unauthorized_client":
-		c.forget(g.issuer)
+	switch status := e.Response.StatusCode; {
+	case status >= 500, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
+		f.Retryable = true
+	case status >= 400: // whatever it calls it: not every server says invalid_grant
 		f.Reason = reasonRefused
-	case "invalid_grant", "invalid_scope", "invalid_target":
-		f.Reason = reasonRefused
-	default:
-		f.Retryable = e.Response.StatusCode >= 500
+		if e.ErrorCode == "invalid_client" || e.ErrorCode == "unauthorized_client" {
+			c.forget(g.issuer)
+		}
 	}
 	return f
 }

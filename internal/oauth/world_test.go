@@ -36,6 +36,7 @@ type authorityServer struct {
 	iss      string         // of answers: "" the issuer's, "-" none
 	redirect url.Values     // changes to the answer to a request for consent
 	answer   func(params url.Values) (status int, body string)
+	served   func() // called before a request for a token is answered
 	method   string // token_endpoint_auth_method of registrations
 	lifetime int    // of tokens in seconds, 0 for one without an end
 	rotate   bool   // a refresh brings another refresh token
@@ -139,6 +140,9 @@ func (a *authorityServer) serveToken(w http.ResponseWriter, r *http.Request) {
 	_ = r.ParseForm()
 	p := r.PostForm
 	a.requests = append(a.requests, p)
+	if a.served != nil {
+		a.served()
+	}
 	if a.answer != nil {
 		status, body := a.answer(p)
 		if status == 307 {
@@ -221,8 +225,12 @@ func (a *authorityServer) forgetTokens() { a.do(func() { clear(a.tokens) }) }
 // protected is an MCP server that demands tokens of its authority.
 type protected struct {
 	*httptest.Server
+	t         *testing.T
 	mu        sync.Mutex
 	authority *authorityServer
+	// issuer and accepts stand for the authority's, if it is nil.
+	issuer    string
+	accepts   func(token string) bool
 	scope     string // that every call needs
 	challenge bool   // says so in the challenge, and where the metadata is
 	at        string // where the metadata is
@@ -231,7 +239,7 @@ type protected struct {
 }
 
 func newProtected(t *testing.T, a *authorityServer) *protected {
-	p := &protected{authority: a, challenge: true, at: "/.well-known/oauth-protected-resource/mcp"}
+	p := &protected{t: t, authority: a, challenge: true, at: "/.well-known/oauth-protected-resource/mcp"}
 	p.Server = httptest.NewServer(p)
 	t.Cleanup(p.Close)
 	return p
@@ -239,8 +247,11 @@ func newProtected(t *testing.T, a *authorityServer) *protected {
 
 func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
-	at, a, scope, challenge, refuse, resource := p.at, p.authority, p.scope, p.challenge, p.refuse, p.resource
+	at, a, scope, challenge, refuse, resource, issuer := p.at, p.authority, p.scope, p.challenge, p.refuse, p.resource, p.issuer
 	p.mu.Unlock()
+	if a != nil {
+		issuer = a.URL
+	}
 	if r.URL.Path != "/mcp" {
 		if r.URL.Path != at {
 			http.NotFound(w, r)
@@ -249,7 +260,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if resource == "" {
 			resource = p.URL + "/mcp"
 		}
-		sendJSON(w, 200, map[string]any{"resource": resource, "authorization_servers": []string{a.URL}, "scopes_supported": []string{"read"}})
+		sendJSON(w, 200, map[string]any{"resource": resource, "authorization_servers": []string{issuer}, "scopes_supported": []string{"read"}})
 		return
 	}
 	if r.Method != http.MethodPost {
@@ -259,13 +270,17 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	m, err := mcp.ParseMessage(body, mcp.Strict)
 	if err != nil {
-		a.t.Errorf("the client sent %s: %v", body, err)
+		p.t.Errorf("the client sent %s: %v", body, err)
 		return
 	}
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	var scopes []string
 	good := false
-	a.do(func() { scopes, good = a.tokens[token] })
+	if a != nil {
+		a.do(func() { scopes, good = a.tokens[token] })
+	} else {
+		scopes, good = strings.Fields(scope), p.accepts(token)
+	}
 	header := ""
 	if challenge {
 		header = `Bearer resource_metadata="` + p.URL + at + `"`
