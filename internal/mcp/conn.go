@@ -19,6 +19,18 @@ type Conn interface {
 	// A call that may have reached the server when the connection broke is
 	// reported with [ReasonOutcomeUnknown]; it is never sent twice.
 	Call(ctx context.Context, call *Call) (jsontext.Value, error)
+	// Subscribe has [ConnectOptions.OnResourceUpdated] told when the resource
+	// changes, until Unsubscribe: the connection sees to it over renewed sessions
+	// and streams that were lost. Who subscribes twice is subscribed once. It waits
+	// until the server has taken it; an error, the server's own or a [*Fault],
+	// among them one with [ReasonNotSubscribable], means that it has not.
+	Subscribe(ctx context.Context, uri string) error
+	// Unsubscribe ends that, soon. It never waits.
+	Unsubscribe(uri string)
+	// SubscribeTask and UnsubscribeTask are the same for a task of a modern server
+	// and [ConnectOptions.OnTask].
+	SubscribeTask(ctx context.Context, id string) error
+	UnsubscribeTask(id string)
 	// Info is what the server said of itself when the connection was made, or
 	// when its session was last renewed.
 	Info() *ServerInfo
@@ -110,6 +122,14 @@ type ConnectOptions struct {
 	// lost and opened again). Calls of it are never concurrent; it must not
 	// block. Nil: changes are not listened for.
 	OnListChanged func(ListKind)
+	// OnResourceUpdated hears that a resource changed, or may have, because the
+	// server could not tell for a while. Its URI can be that of a part of what was
+	// subscribed to, and the server may tell of what nobody asked for. Calls of it
+	// and of OnListChanged are never concurrent; it must not block. Nil: nothing can
+	// be subscribed to.
+	OnResourceUpdated func(uri string)
+	// OnTask gets the params of notifications/tasks in the same way.
+	OnTask func(params jsontext.Value)
 	// Logger is for the operator; nil discards.
 	Logger *slog.Logger
 }

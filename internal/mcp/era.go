@@ -63,6 +63,8 @@ const (
 	MethodElicit           = "elicitation/create"
 	MethodSample           = "sampling/createMessage"
 	MethodRootsList        = "roots/list"
+	MethodSubscribe        = "resources/subscribe"
+	MethodUnsubscribe      = "resources/unsubscribe"
 	NotifyInitialized      = "notifications/initialized"
 	NotifyCancelled        = "notifications/cancelled"
 	NotifyProgress         = "notifications/progress"
@@ -70,6 +72,8 @@ const (
 	NotifyToolsChanged     = "notifications/tools/list_changed"
 	NotifyPromptsChanged   = "notifications/prompts/list_changed"
 	NotifyResourcesChanged = "notifications/resources/list_changed"
+	NotifyResourceUpdated  = "notifications/resources/updated"
+	NotifyTask             = "notifications/tasks"
 	NotifyAcknowledged     = "notifications/subscriptions/acknowledged"
 )
 

@@ -22,7 +22,11 @@ type hop struct {
 	stats  hopStats
 	done   chan struct{}
 
-	// changing is held while OnListChanged runs.
+	subs *subscriptions
+	// subscriber is for a legacy server, and set by its handshake.
+	subscriber *subscriber
+
+	// changing is held while OnListChanged, OnResourceUpdated or OnTask runs.
 	changing sync.Mutex
 
 	mu        sync.Mutex
@@ -46,7 +50,7 @@ func newHop(opts ConnectOptions) *hop {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &hop{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel,
-		done: make(chan struct{}), exchanges: make(map[*exchange]struct{}),
+		done: make(chan struct{}), subs: newSubscriptions(), exchanges: make(map[*exchange]struct{}),
 	}
 }
 
@@ -168,17 +172,43 @@ func (h *hop) changed(kinds ...ListKind) {
 	}
 }
 
+// updated tells that resources changed, or may have.
+func (h *hop) updated(uris ...string) {
+	if h.opts.OnResourceUpdated == nil {
+		return
+	}
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	for _, uri := range uris {
+		h.opts.OnResourceUpdated(uri)
+	}
+}
+
+func (h *hop) taskChanged(params jsontext.Value) {
+	if h.opts.OnTask == nil {
+		return
+	}
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	h.opts.OnTask(params)
+}
+
 // general deals with a notification that belongs to no call whatever stream it
 // comes on, and reports whether it is one.
-func (h *hop) general(method string) bool {
-	switch method {
+func (h *hop) general(m *Message) bool {
+	switch m.Method {
 	case NotifyToolsChanged:
 		h.changed(ListTools)
 	case NotifyPromptsChanged:
 		h.changed(ListPrompts)
 	case NotifyResourcesChanged:
 		h.changed(ListResources)
-	case "notifications/resources/updated":
+	case NotifyResourceUpdated:
+		if uri := FieldString(m.Params, "uri"); uri != "" {
+			h.updated(uri)
+		}
+	case NotifyTask:
+		h.taskChanged(m.Params)
 	default:
 		return false
 	}
@@ -360,7 +390,7 @@ func (x *exchange) notification(m *Message) {
 		}
 		return
 	default:
-		if x.hop.general(m.Method) {
+		if x.hop.general(m) {
 			return
 		}
 	}

@@ -52,8 +52,8 @@ func ConnectHTTP(ctx context.Context, target HTTPTarget, opts ConnectOptions) (C
 		c.rt.CloseIdleConnections()
 		return nil, c.named(err)
 	}
-	if info := c.Info(); info.Era == EraModern {
-		c.keepListening(info, c.listenOnce)
+	if c.modern() {
+		c.keepListening(c.listen, true)
 	}
 	return c, nil
 }

@@ -51,6 +51,7 @@ func (c *httpConn) handshake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.keepSubscribed(c.Call)
 	c.install(s)
 	return nil
 }
@@ -109,7 +110,7 @@ func (c *httpConn) install(s *httpSession) {
 	ctx, stop := context.WithCancel(c.ctx)
 	s.stop = stop
 	c.session.Store(s)
-	if c.opts.OnListChanged == nil {
+	if c.opts.OnListChanged == nil && c.opts.OnResourceUpdated == nil {
 		return
 	}
 	opened := make(chan struct{})
@@ -117,11 +118,15 @@ func (c *httpConn) install(s *httpSession) {
 		rd := newEventReader(nil, c.opts.MaxMessageBytes)
 		open := sync.OnceFunc(func() { close(opened) })
 		defer open()
+		opens := 0
 		c.reopen(func(again bool) (time.Duration, error) {
-			err := c.standalone(ctx, s, rd, again, open)
+			err := c.standalone(ctx, s, rd, again, func() { opens++; open() })
 			open() // or rather not
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				err = errNoStream // this session is over
+			case errors.Is(err, errNoSession) && opens > 0 && s.id != "":
+				c.renewing(s) // nobody may call for a long time
 			}
 			return rd.retry, err
 		})
@@ -153,23 +158,11 @@ type renewal struct {
 // renew gives x another session than the one that it lost. The calls that lost
 // the same one at the same time get the same new one.
 func (c *httpConn) renew(x *httpExchange) error {
-	old := x.session
-	c.renewalMu.Lock()
-	if s := c.session.Load(); s != old {
-		c.renewalMu.Unlock()
+	r, s := c.renewing(x.session)
+	if r == nil {
 		x.session = s
 		return nil
 	}
-	r := c.renewal
-	if r == nil {
-		r = &renewal{done: make(chan struct{})}
-		c.renewal = r
-		c.log.Info("the server does not know the session any more, a new one is opened")
-		// It serves all who wait, so it must outlive the call that came first. If
-		// the connection is closing it never runs, and all who wait are ended.
-		c.spawn(func() { c.replace(r, old) })
-	}
-	c.renewalMu.Unlock()
 	select {
 	case <-r.done:
 		x.session = r.session
@@ -177,6 +170,25 @@ func (c *httpConn) renew(x *httpExchange) error {
 	case <-x.ctx.Done():
 		return x.gaveUp(false)
 	}
+}
+
+// renewing begins to replace a session that the server does not know, if nobody
+// has yet. Nil is for one that was replaced already, by the one returned.
+func (c *httpConn) renewing(old *httpSession) (*renewal, *httpSession) {
+	c.renewalMu.Lock()
+	defer c.renewalMu.Unlock()
+	if s := c.session.Load(); s != old {
+		return nil, s
+	}
+	if c.renewal == nil {
+		r := &renewal{done: make(chan struct{})}
+		c.renewal = r
+		c.log.Info("the server does not know the session any more, a new one is opened")
+		// It serves all who wait, so it must outlive the call that came first. If
+		// the connection is closing it never runs, and all who wait are ended.
+		c.spawn(func() { c.replace(r, old) })
+	}
+	return c.renewal, nil
 }
 
 func (c *httpConn) replace(r *renewal, old *httpSession) {
@@ -187,6 +199,7 @@ func (c *httpConn) replace(r *renewal, old *httpSession) {
 	case r.err == nil:
 		old.stop()
 		c.install(r.session)
+		c.subscriber.renewed()
 	case refused:
 		r.err = Unavailable(c.opts.Server, ReasonBackend, "the session is lost and the server refuses a new one: %v", rpc)
 	case ok:
@@ -250,12 +263,15 @@ func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventRead
 	case resp.StatusCode == http.StatusOK && isEventStream(resp):
 	case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotImplemented:
 		return errNoStream
+	case resp.StatusCode == http.StatusNotFound:
+		return errNoSession
 	default:
 		return errors.New("status " + resp.Status)
 	}
 	opened()
 	if again {
 		c.changed(c.Info().listChanged()...)
+		c.subscriber.missed()
 	}
 	rd.reopen(&busyReader{resp.Body, idle, c.opts.ListenIdleTimeout})
 	for {
@@ -270,19 +286,23 @@ func (c *httpConn) standalone(ctx context.Context, s *httpSession, rd *eventRead
 			if !s.running.take(&m) {
 				c.notify(ctx, s, c.refusal(&m))
 			}
-		case m.IsNotification() && c.general(m.Method):
+		case m.IsNotification() && c.general(&m):
 		default:
 			c.stats.unattributed.Add(1)
 		}
 	}
 }
 
-// listenOnce runs a subscriptions/listen request until its stream ends.
-func (c *httpConn) listenOnce(params jsontext.Value, opened func()) (time.Duration, error) {
+// errNoSession is the answer of a server that does not know the session, or has no
+// standalone streams.
+var errNoSession = errors.New("status 404")
+
+// listen is an [opener].
+func (c *httpConn) listen(ctx context.Context, params jsontext.Value, acknowledged func(jsontext.Value)) (time.Duration, error) {
 	x := new(httpExchange)
-	if err := c.begin(c.ctx, &x.exchange, &Call{Method: MethodListen, Params: params, Notify: func(method string, _ jsontext.Value) {
+	if err := c.begin(ctx, &x.exchange, &Call{Method: MethodListen, Params: params, Notify: func(method string, params jsontext.Value) {
 		if method == NotifyAcknowledged {
-			opened()
+			acknowledged(params)
 		}
 	}}, &c.dialect); err != nil {
 		return 0, err
@@ -295,7 +315,7 @@ func (c *httpConn) listenOnce(params jsontext.Value, opened func()) (time.Durati
 	if f, ok := asFault(err); ok && f.Reason == "http_status" && final(f) {
 		err = errNoStream
 	}
-	return x.retry, maybeNoStream(err)
+	return x.retry, err
 }
 
 var errIdle = errors.New("the stream was silent for too long")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -241,13 +240,4 @@ func (c *stdioConn) handshake(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-func (c *stdioConn) listenOnce(params jsontext.Value, opened func()) (time.Duration, error) {
-	_, err := c.askAs(c.ctx, &c.dialect, &Call{Method: MethodListen, Params: params, Notify: func(method string, _ jsontext.Value) {
-		if method == NotifyAcknowledged {
-			opened()
-		}
-	}})
-	return 0, maybeNoStream(err)
 }

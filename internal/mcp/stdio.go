@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -53,8 +54,10 @@ func ConnectStdio(ctx context.Context, pipe Pipe, opts ConnectOptions) (Conn, er
 		}
 		return nil, c.named(err)
 	}
-	if info := c.Info(); info.Era == EraModern {
-		c.keepListening(info, c.listenOnce)
+	if c.modern() {
+		c.keepListening(c.listen, false)
+	} else {
+		c.keepSubscribed(c.Call)
 	}
 	return c, nil
 }
@@ -199,6 +202,32 @@ func (c *stdioConn) askAs(ctx context.Context, d *dialect, call *Call) (jsontext
 	return c.roundTrip(x, false)
 }
 
+// listenFarewell is how long the end of a stream that was given up is waited for.
+const listenFarewell = time.Second
+
+// listen is an [opener]. When ctx ends it waits until the server has ended the
+// stream too, so that the next one finds nothing of it.
+func (c *stdioConn) listen(ctx context.Context, params jsontext.Value, acknowledged func(jsontext.Value)) (time.Duration, error) {
+	x := newPendingCall()
+	if err := c.begin(c.ctx, &x.exchange, &Call{Method: MethodListen, Params: params, Notify: func(method string, params jsontext.Value) {
+		if method == NotifyAcknowledged {
+			acknowledged(params)
+		}
+	}}, &c.dialect); err != nil {
+		return 0, err
+	}
+	defer x.finish()
+	defer context.AfterFunc(ctx, func() {
+		if c.ctx.Err() != nil {
+			return
+		}
+		c.jump(x.cancellation())
+		time.AfterFunc(listenFarewell, func() { x.cancel(nil) })
+	})()
+	_, err := c.roundTrip(x, false)
+	return 0, err
+}
+
 func (c *stdioConn) jump(body []byte) {
 	if !c.out.jump(body) {
 		c.stats.dropped.Add(1)
@@ -266,7 +295,7 @@ func (c *stdioConn) dispatch(m *Message) {
 		p = c.byToken(Field(m.Params, MetaProgressToken))
 	case m.Method == NotifyAcknowledged:
 		p = c.byToken(Field(Field(m.Params, "_meta"), MetaSubscriptionID))
-	case c.general(m.Method):
+	case c.general(m):
 		return
 	default:
 		p = c.soleOwner(m)

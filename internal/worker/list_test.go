@@ -19,8 +19,10 @@ import (
 	"toolhub/internal/mcp"
 )
 
-// scripted is a connection that answers as a function says.
+// scripted is a connection that answers as a function says, and nothing can be
+// subscribed to.
 type scripted struct {
+	mcp.Conn
 	info   mcp.ServerInfo
 	answer func(call *mcp.Call) (jsontext.Value, error)
 	done   chan struct{}
