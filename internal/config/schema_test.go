@@ -128,7 +128,7 @@ func (g *generator) of(t reflect.Type) *jsonschema.Schema {
 	case reflect.TypeFor[Audit]():
 		return enum(AuditNone, AuditBodies)
 	case reflect.TypeFor[Era]():
-		return enum(EraAuto, EraLegacy, EraModern)
+		return enum(EraAuto, EraLegacy, EraModern, EraMirror)
 	case reflect.TypeFor[catalog.URIs]():
 		return enum(catalog.URIsProxy, catalog.URIsOriginal)
 	case reflect.TypeFor[jsontext.Value]():

@@ -45,7 +45,8 @@ type Server struct {
 	// BuiltinConfig is what Builtin takes as its own configuration.
 	BuiltinConfig jsontext.Value `json:"builtin_config,omitzero"`
 
-	// Era is the protocol era that the server speaks; auto finds out.
+	// Era is the protocol era that the server speaks; auto finds out. A server that
+	// speaks both can be connected in both, so that each caller meets its own (mirror).
 	Era Era `json:"era,omitzero"`
 	// Prefix takes the place of all that stands before the tool in exposed names:
 	// the hub's prefix and the server's own part (id__ or id.). Empty exposes the
@@ -76,6 +77,7 @@ const (
 	EraAuto   Era = "auto"
 	EraLegacy Era = "legacy"
 	EraModern Era = "modern"
+	EraMirror Era = "mirror"
 )
 
 // Kind is how a server is reached.

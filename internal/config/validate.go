@@ -287,7 +287,7 @@ func (d *decoder) server(at string, s *Server, hub *Settings) {
 	d.target(at, s)
 	d.process(at, s)
 	d.remote(at, s)
-	d.oneOf(at+".era", string(s.Era), string(EraAuto), string(EraLegacy), string(EraModern))
+	d.oneOf(at+".era", string(s.Era), string(EraAuto), string(EraLegacy), string(EraModern), string(EraMirror))
 	d.oneOf(at+".uris", string(s.URIs), string(catalog.URIsProxy), string(catalog.URIsOriginal))
 	if naming := s.over(hub.Governance).Naming; naming.Validate() == nil {
 		if s.Prefix != nil {
