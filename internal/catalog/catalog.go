@@ -109,9 +109,42 @@ func New(server string, info mcp.ServerInfo, lists Lists) *Catalog {
 	return c
 }
 
-// Items counts all that is offered, of every kind.
+// Items counts all that is offered, of every kind (L9).
 func (c *Catalog) Items() int {
 	return len(c.Tools) + len(c.Resources) + len(c.Templates) + len(c.Prompts)
+}
+
+// Counts is how much of each kind a server offers.
+type Counts struct {
+	Tools     int `json:"tools"`
+	Resources int `json:"resources,omitzero"`
+	Templates int `json:"templates,omitzero"`
+	Prompts   int `json:"prompts,omitzero"`
+}
+
+// Counts counts what is offered by kind.
+func (c *Catalog) Counts() Counts {
+	return Counts{Tools: len(c.Tools), Resources: len(c.Resources), Templates: len(c.Templates), Prompts: len(c.Prompts)}
+}
+
+func (c *Catalog) count(kind Kind) int {
+	if kind == KindTool {
+		return len(c.Tools)
+	}
+	return len(c.items(kind))
+}
+
+// items are the things of a kind that is not that of tools.
+func (c *Catalog) items(kind Kind) []Item {
+	switch kind {
+	case KindResource:
+		return c.Resources
+	case KindTemplate:
+		return c.Templates
+	case KindPrompt:
+		return c.Prompts
+	}
+	return nil
 }
 
 // add checks definitions and takes them, or rejects them.
@@ -137,20 +170,21 @@ func accept[T any](c *Catalog, kind Kind, defs []jsontext.Value, parse func(json
 	}
 	for i, def := range defs {
 		t, err := parse(def)
-		key, digest := keyAndDigest(&t)
+		accepted = append(accepted, t) // for now
+		key, digest := keyAndDigest(&accepted[len(accepted)-1])
+		first, again := byKey[key]
+		if err == nil && !again {
+			byKey[key] = len(accepted) - 1
+			index = append(index, i)
+			continue
+		}
+		accepted = accepted[:len(accepted)-1]
 		if err != nil {
 			reason := ReasonInvalidDefinition
 			if f, ok := errors.AsType[*fault](err); ok {
 				reason = f.reason
 			}
 			reject(i, key, reason, err.Error())
-			continue
-		}
-		first, again := byKey[key]
-		if !again {
-			byKey[key] = len(accepted)
-			accepted = append(accepted, t)
-			index = append(index, i)
 			continue
 		}
 		if _, was := keyAndDigest(&accepted[first]); was == digest {
@@ -160,6 +194,7 @@ func accept[T any](c *Catalog, kind Kind, defs []jsontext.Value, parse func(json
 		twice[key] = true
 		reject(i, key, ReasonDuplicateName, fmt.Sprintf("the server lists this %s with another definition at index %d", keyWord(kind), index[first]))
 	}
+	clear(accepted[len(accepted):cap(accepted)])
 	if len(twice) == 0 {
 		return accepted, byKey
 	}
@@ -191,7 +226,7 @@ func keyWord(kind Kind) string {
 
 func (c *Catalog) sortRejected() {
 	slices.SortStableFunc(c.Rejected, func(a, b Rejected) int {
-		return cmp.Or(cmp.Compare(slices.Index(Kinds(), a.Kind), slices.Index(Kinds(), b.Kind)), cmp.Compare(a.Index, b.Index))
+		return cmp.Or(cmp.Compare(a.Kind.place(), b.Kind.place()), cmp.Compare(a.Index, b.Index))
 	})
 }
 
@@ -220,17 +255,6 @@ func (c *Catalog) Prompt(name string) (*Item, bool) {
 		return nil, false
 	}
 	return &c.Prompts[i], true
-}
-
-// Matching returns the templates that the server's own URI is an instance of.
-func (c *Catalog) Matching(uri string) []*Item {
-	var out []*Item
-	for i := range c.Templates {
-		if c.Templates[i].Matches(uri) {
-			out = append(out, &c.Templates[i])
-		}
-	}
-	return out
 }
 
 // format is the version of the encoding. It changes only when an older reader

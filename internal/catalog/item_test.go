@@ -219,7 +219,8 @@ func TestPatternsOfKinds(t *testing.T) {
 		}
 		var got []string
 		for _, name := range []string{"s/t", "s/resource:a://b/c", "s/prompt:p"} {
-			if server, tool, _ := strings.Cut(name, "/"); p.Match(server, tool) {
+			server, thing, _ := strings.Cut(name, "/")
+			if kind, key := CutPolicyName(thing); p.MatchServer(server) && p.MatchKey(kind, key) {
 				got = append(got, name)
 			}
 		}

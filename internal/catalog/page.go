@@ -23,13 +23,13 @@ import (
 // beginning. The error of any other string, and of a cursor of another kind, is a
 // -32602 [*mcp.Error].
 func (s *ToolSet) Page(kind Kind, cursor string, hasCursor bool, size int) (defs []byte, next string, err error) {
-	l := s.lists[kind]
+	l := s.list(kind)
 	return l.page(&l.modern, false, cursor, hasCursor, size)
 }
 
 // LegacyPage is Page for callers of the initialize era, see [Tool.AppendLegacyDef].
 func (s *ToolSet) LegacyPage(kind Kind, cursor string, hasCursor bool, size int) (defs []byte, next string, err error) {
-	l := s.lists[kind]
+	l := s.list(kind)
 	if !l.differs {
 		return s.Page(kind, cursor, hasCursor, size)
 	}
@@ -172,7 +172,7 @@ func (l *list) cursorBehind(last int) string {
 // being taken for others; nothing secret or trusted is in a cursor.
 func (c *cursor) String() string {
 	b := append(make([]byte, 0, 96), cursorVersion)
-	b = append(b, byte(slices.Index(Kinds(), c.kind)))
+	b = append(b, byte(c.kind.place()))
 	b = append(b, c.id[:]...)
 	b = binary.AppendUvarint(b, uint64(c.offset))
 	b = binary.AppendUvarint(b, uint64(c.within))
@@ -196,7 +196,7 @@ func parseCursor(s string) (cursor, bool) {
 	if sum := sha256.Sum256(b); !bytes.Equal(sum[:cursorChecksum], got) {
 		return c, false
 	}
-	if int(b[1]) >= len(Kinds()) {
+	if b[1] >= kinds {
 		return c, false
 	}
 	c.kind, b = Kinds()[b[1]], b[2:]

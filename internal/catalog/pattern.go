@@ -101,6 +101,8 @@ func CompilePattern(pattern string) (*Pattern, error) {
 	switch {
 	case kind != KindTool && tool == "":
 		return fail(`there is nothing behind the colon; write %q for all of them`, pattern+"*")
+	case kind == KindTool && strings.Contains(tool, ":"):
+		return fail(`a tool name has no ":"; a resource is %q, a prompt %q`, server+"/"+resourceWord+"URI", server+"/"+promptWord+"name")
 	case kind != KindResource && strings.Contains(tool, "/"):
 		return fail(`there is more than one "/"; neither a server id nor a tool name has one, and alternatives in braces stay within one part: "{a,b}/{c,d}"`)
 	}
@@ -109,7 +111,7 @@ func CompilePattern(pattern string) (*Pattern, error) {
 	if p.server, err = compilePart(server, "server", isServerChar, "a server id has lower-case letters, digits and _ only"); err != nil {
 		return fail("%v", err)
 	}
-	allowed, rule := isToolChar, "a tool name has A-Z, a-z, 0-9, _, . and - only"
+	allowed, rule := isToolChar, "a "+string(kind)+" name has A-Z, a-z, 0-9, _, . and - only"
 	if kind == KindResource {
 		allowed, rule = isURIChar, "a URI has no space and no control character"
 	}
@@ -119,6 +121,7 @@ func CompilePattern(pattern string) (*Pattern, error) {
 	if kind == KindTool && p.tool.any {
 		p.kind = ""
 	}
+	p.tool.literal += len(PolicyName(kind, "")) // "resource:" says more than "*"
 	if id, ok := p.ServerID(); ok {
 		if err := ValidateServerID(id); err != nil {
 			return fail("the server part matches no server: %v", err)
@@ -126,7 +129,7 @@ func CompilePattern(pattern string) (*Pattern, error) {
 	}
 	if kind != KindResource && !p.tool.any && p.tool.glob == nil {
 		if err := ValidateToolName(p.tool.exact); err != nil {
-			return fail("the tool part matches no tool: %v", err)
+			return fail("the %s part matches no %[1]s: %v", kind, err)
 		}
 	}
 	return p, nil
@@ -227,18 +230,17 @@ func literals(s string, allowed func(rune) bool) (n int, wild bool, bad rune) {
 func (p *Pattern) String() string { return p.text }
 
 // Match reports whether the pattern covers the tool, by its own name.
-func (p *Pattern) Match(server, tool string) bool { return p.MatchServer(server) && p.MatchTool(tool) }
+func (p *Pattern) Match(server, tool string) bool {
+	return p.MatchServer(server) && p.MatchKey(KindTool, tool)
+}
 
 // MatchServer reports whether the server part matches.
 func (p *Pattern) MatchServer(server string) bool { return p.server.match(server) }
 
-// MatchTool reports whether the tool part matches a [PolicyName].
-func (p *Pattern) MatchTool(name string) bool {
-	if p.kind == "" {
-		return true
-	}
-	kind, key := CutPolicyName(name)
-	return kind == p.kind && p.tool.match(key)
+// MatchKey reports whether the tool part covers the thing of a kind with that name
+// or URI. A template is known as a resource.
+func (p *Pattern) MatchKey(kind Kind, key string) bool {
+	return p.kind == "" || kind == p.kind && p.tool.match(key)
 }
 
 // ServerID is the only server that the pattern covers, false if it may be another.
@@ -270,7 +272,7 @@ func (e *PatternError) Error() string {
 
 // Filter selects tools by globs over "server/tool" (L2): those that match an
 // include pattern, all if there is none, without those that match an exclude
-// pattern.
+// pattern. Resources and prompts are not selected; policy hides them.
 type Filter struct {
 	// Include are the tools that there are; without any, all.
 	Include []string `json:"include,omitempty"`
@@ -288,6 +290,10 @@ func (f Filter) Compile() (*Selection, error) {
 			if e, ok := errors.AsType[*PatternError](err); ok {
 				e.Field = fmt.Sprintf("%s[%d]", field, i)
 				problems = append(problems, e)
+				continue
+			}
+			if p.kind != KindTool && p.kind != "" {
+				problems = append(problems, &PatternError{Field: fmt.Sprintf("%s[%d]", field, i), Pattern: text, Message: "the filter is about tools only; a deny rule of the policy hides a " + string(p.kind)})
 				continue
 			}
 			*into = append(*into, p)

@@ -131,7 +131,7 @@ func FuzzCompilePattern(f *testing.F) {
 		if id, ok := p.ServerID(); ok && p.MatchServer(server) != (id == server) {
 			t.Errorf("%q is for %q only but judges %q otherwise", pattern, id, server)
 		}
-		if p.Match(server, tool) != (p.MatchServer(server) && p.MatchTool(tool)) {
+		if p.Match(server, tool) != (p.MatchServer(server) && p.MatchKey(KindTool, tool)) {
 			t.Error("Match is not both parts")
 		}
 	})

@@ -33,10 +33,10 @@ type Tool struct {
 	// Notes tell what the exposed definition lacks of Def, nil as a rule.
 	Notes []Note
 
-	// exposed is with the tool's own URIs and with exposed ones, legacy the same for
-	// callers of the initialize era. What is no different is nil but for the first.
-	exposed, exposedURIs *definition
-	legacy, legacyURIs   *definition
+	// exposed is with the tool's own URIs, exposedURIs with exposed ones; legacy is the
+	// same for callers of the initialize era. What is no different is nil.
+	exposed                         definition
+	exposedURIs, legacy, legacyURIs *definition
 }
 
 // definition is a definition around its key: a name, a URI or a URI template.
@@ -71,7 +71,7 @@ func (t *Tool) definition(legacy, proxied bool) *definition {
 	case proxied && t.exposedURIs != nil:
 		return t.exposedURIs
 	}
-	return t.exposed
+	return &t.exposed
 }
 
 // Annotations are the hints of a tool about its behaviour (server/tools, tool
@@ -156,7 +156,7 @@ func invalid(format string, args ...any) error {
 // error, if there is one.
 func (p *definitionParser) parse(def jsontext.Value) (Tool, error) {
 	p.tool, p.schema, p.output, p.meta = Tool{}, -1, -1, -1
-	def, err := p.read(def, p.toolMember)
+	def, err := p.read(def, toolRules, p.toolMember)
 	t := &p.tool
 	t.Def = def
 	if err != nil {
@@ -187,7 +187,9 @@ func (p *definitionParser) parse(def jsontext.Value) (Tool, error) {
 	if p.meta >= 0 {
 		if meta := exposeUI(def[p.members[p.meta].value:p.members[p.meta].end], p.server); meta != nil {
 			p.replace(p.meta, meta)
-			t.exposedURIs, t.legacyURIs = p.variants(def)
+			var exposed definition
+			exposed, t.legacyURIs = p.variants(def)
+			t.exposedURIs = &exposed
 		}
 	}
 	return *t, nil
@@ -195,8 +197,8 @@ func (p *definitionParser) parse(def jsontext.Value) (Tool, error) {
 
 // variants makes the exposed definition of a tool, and the one for callers of the
 // initialize era if that is another.
-func (p *definitionParser) variants(def jsontext.Value) (modern, legacy *definition) {
-	modern = new(p.definition(def))
+func (p *definitionParser) variants(def jsontext.Value) (modern definition, legacy *definition) {
+	modern = p.definition(def)
 	if p.tool.OutputSchema != nil && mcp.FieldString(p.tool.OutputSchema, "type") != "object" {
 		was := p.members[p.output].drop
 		p.members[p.output].drop = true
@@ -206,11 +208,11 @@ func (p *definitionParser) variants(def jsontext.Value) (modern, legacy *definit
 	return modern, legacy
 }
 
-// read goes through the members of a definition, and hands each to visit as the
-// last of p.members. Duplicate names at any depth, and text that is not Unicode, are refused:
-// others down the line would each make something else of it. It returns the
-// definition as it is kept.
-func (p *definitionParser) read(def jsontext.Value, visit func(name string, v jsontext.Value) error) (jsontext.Value, error) {
+// read goes through the members of a definition, checks each and hands it to visit
+// with its index in p.members. Duplicate names at any depth, and text that is not
+// Unicode, are refused: others down the line would each make something else of
+// it. It returns the definition as it is kept.
+func (p *definitionParser) read(def jsontext.Value, rules memberRules, visit func(at int, name string, v jsontext.Value) error) (jsontext.Value, error) {
 	p.members, p.notes, p.key, p.replaced = p.members[:0], nil, -1, nil
 	if bytes.ContainsAny(def, "\r\n") { // legal between tokens only
 		def = bytes.Clone(def)
@@ -218,10 +220,10 @@ func (p *definitionParser) read(def jsontext.Value, visit func(name string, v js
 			return def, invalid("the definition is no valid JSON: %s", syntaxProblem(err))
 		}
 	}
-	return def, p.eachMember(def, visit)
+	return def, p.eachMember(def, rules, visit)
 }
 
-func (p *definitionParser) eachMember(def jsontext.Value, visit func(name string, v jsontext.Value) error) error {
+func (p *definitionParser) eachMember(def jsontext.Value, rules memberRules, visit func(at int, name string, v jsontext.Value) error) error {
 	p.buf = *bytes.NewBuffer(def)
 	if p.dec == nil {
 		p.dec = jsontext.NewDecoder(&p.buf)
@@ -246,8 +248,16 @@ func (p *definitionParser) eachMember(def jsontext.Value, visit func(name string
 			return invalid("member %q of the definition is no valid JSON: %s", name, syntaxProblem(err))
 		}
 		end := int(p.dec.InputOffset())
-		p.members = append(p.members, member{start: start, value: end - len(v), end: end})
-		if err := visit(name, def[end-len(v):end:end]); err != nil && firstProblem == nil {
+		value := def[end-len(v) : end : end]
+		null, err := rules.check("", name, value)
+		if null {
+			p.noteNull(name)
+		}
+		p.members = append(p.members, member{start: start, value: end - len(v), end: end, drop: null})
+		if !null && err == nil {
+			err = visit(len(p.members)-1, name, value)
+		}
+		if err != nil && firstProblem == nil {
 			firstProblem = err // and go on, for the name
 		}
 	}
@@ -260,49 +270,42 @@ func (p *definitionParser) eachMember(def jsontext.Value, visit func(name string
 	return firstProblem
 }
 
-// dropNull leaves out the last member, which is null and optional.
-func (p *definitionParser) dropNull(name string) {
-	p.members[len(p.members)-1].drop = true
-	p.notes = append(p.notes, Note{ReasonNullMember, name + " is null and is removed; an optional member is left out"})
+// toolRules are what the protocol's schema says of a tool. They are checked since clients that
+// check them refuse a whole list for one wrong member.
+var toolRules = memberRules{
+	{"name", '"', true},
+	{"inputSchema", '{', true},
+	{"title", '"', false},
+	{"description", '"', false},
+	{"outputSchema", '{', false},
+	{"annotations", '{', false},
+	{"_meta", '{', false},
+	{"execution", '{', false},
+	{"icons", '[', false},
 }
 
-// toolMember checks one member of a tool as the protocol's schema demands, since clients that
-// check it refuse a whole list for one wrong member. Unknown members pass.
-func (p *definitionParser) toolMember(name string, v jsontext.Value) error {
-	at := len(p.members) - 1
-	want, optional := jsontext.Kind(0), true
+var toolAnnotationRules = memberRules{
+	{"title", '"', false},
+	{"readOnlyHint", 't', false},
+	{"destructiveHint", 't', false},
+	{"idempotentHint", 't', false},
+	{"openWorldHint", 't', false},
+}
+
+// toolMember takes one member of a tool.
+func (p *definitionParser) toolMember(at int, name string, v jsontext.Value) error {
 	switch name {
 	case "name":
-		p.key = at
-		want, optional = '"', false
-	case "title", "description":
-		want = '"'
-	case "inputSchema":
-		want, optional = '{', false
-	case "outputSchema", "annotations", "_meta", "execution":
-		want = '{'
-	case "icons":
-		want = '['
-	}
-	switch k := v.Kind(); {
-	case want == 0:
-		return nil
-	case k == 'n' && optional:
-		p.dropNull(name)
-		return nil
-	case k != want:
-		return invalid("%s is %s, it must be %s", name, kindName(k), kindName(want))
-	}
-	switch name {
-	case "name":
-		p.tool.Name = mcp.Text(v)
+		p.key, p.tool.Name = at, mcp.Text(v)
 	case "inputSchema":
 		p.schema, p.tool.InputSchema = at, v
 		return checkInputSchema(v)
 	case "outputSchema":
 		p.output, p.tool.OutputSchema = at, v
 	case "annotations":
-		return p.annotations(at, v)
+		left, err := p.object("annotations.", v, toolAnnotationRules, p.toolAnnotation)
+		p.shortened(at, v, left)
+		return err
 	case "_meta":
 		p.meta = at
 	case "execution":
@@ -314,44 +317,18 @@ func (p *definitionParser) toolMember(name string, v jsontext.Value) error {
 	return nil
 }
 
-func (p *definitionParser) annotations(at int, v jsontext.Value) error {
-	var nulls []mcp.Change
-	err := mcp.EachField(v, func(name string, v jsontext.Value) error {
-		var into **bool
-		switch name {
-		case "readOnlyHint":
-			into = &p.tool.Annotations.ReadOnly
-		case "destructiveHint":
-			into = &p.tool.Annotations.Destructive
-		case "idempotentHint":
-			into = &p.tool.Annotations.Idempotent
-		case "openWorldHint":
-			into = &p.tool.Annotations.OpenWorld
-		case "title":
-		default:
-			return nil
-		}
-		switch k := v.Kind(); {
-		case k == 'n':
-			nulls = append(nulls, mcp.Change{Name: name})
-			p.notes = append(p.notes, Note{ReasonNullMember, "annotations." + name + " is null and is removed; an optional member is left out"})
-		case into != nil && k != 't' && k != 'f':
-			return invalid("annotations.%s is %s, it must be true or false", name, kindName(k))
-		case into == nil && k != '"':
-			return invalid("annotations.%s is %s, it must be a string", name, kindName(k))
-		case into != nil:
-			*into = new(k == 't')
-		}
-		return nil
-	})
-	if err != nil || nulls == nil {
-		return err
+func (p *definitionParser) toolAnnotation(name string, v jsontext.Value) error {
+	is := v.Kind() == 't'
+	switch a := &p.tool.Annotations; name {
+	case "readOnlyHint":
+		a.ReadOnly = &is
+	case "destructiveHint":
+		a.Destructive = &is
+	case "idempotentHint":
+		a.Idempotent = &is
+	case "openWorldHint":
+		a.OpenWorld = &is
 	}
-	without, err := mcp.Edit(v, nulls...)
-	if err != nil {
-		return err
-	}
-	p.replace(at, without)
 	return nil
 }
 
@@ -382,6 +359,13 @@ func checkInputSchema(schema jsontext.Value) error {
 		return invalid(`inputSchema.type is %.40s, it must be "object"`, typ)
 	}
 	return nil
+}
+
+// shortened replaces a member by what is left of it, if that is less.
+func (p *definitionParser) shortened(at int, was, left jsontext.Value) {
+	if len(left) != len(was) {
+		p.replace(at, left)
+	}
 }
 
 func (p *definitionParser) replace(at int, v jsontext.Value) {

@@ -91,9 +91,17 @@ type ToolSet struct {
 	// those of the catalogs, and those of the collisions. Hidden ones are not.
 	Rejected []Rejected
 
-	lists     map[Kind]*list
+	lists     [kinds]*list
 	owners    map[string]*resourceOwner
-	originals []string // owners whose URIs are exposed as they are
+	originals []*resourceOwner // whose URIs are exposed as they are
+}
+
+// list is the list of a kind.
+func (s *ToolSet) list(kind Kind) *list {
+	if i := kind.place(); i >= 0 {
+		return s.lists[i]
+	}
+	return &list{kind: kind}
 }
 
 // list is the exposed list of one kind.
@@ -122,74 +130,73 @@ type span struct {
 // prompts; of two resources with one URI the later one is (N9). The work is
 // linear and parses nothing: it may be done for every change.
 func Build(sources []Source, hubPrefix string) *ToolSet {
-	s := &ToolSet{lists: make(map[Kind]*list, 4), owners: make(map[string]*resourceOwner, len(sources))}
+	s := &ToolSet{owners: make(map[string]*resourceOwner, len(sources))}
+	owners := make([]resourceOwner, len(sources))
 	for i := range sources {
-		src := &sources[i]
+		src, o := &sources[i], &owners[i]
 		s.Rejected = append(s.Rejected, src.Catalog.Rejected...)
-		s.owners[src.Server] = &resourceOwner{Source: src, original: src.URIs == URIsOriginal}
-		if src.URIs == URIsOriginal {
-			s.originals = append(s.originals, src.Server)
+		o.Source, o.original = src, src.URIs == URIsOriginal
+		s.owners[src.Server] = o
+		if o.original {
+			s.originals = append(s.originals, o)
 		}
 	}
-	for _, kind := range Kinds() {
-		s.lists[kind] = s.build(kind, sources, hubPrefix)
+	for i, kind := range Kinds() {
+		s.lists[i] = s.build(kind, sources, hubPrefix)
 	}
-	tools := s.lists[KindTool]
+	tools := s.lists[toolList]
 	s.ID, s.Entries = tools.id, tools.entries
 	return s
 }
 
 // build makes one list.
 func (s *ToolSet) build(kind Kind, sources []Source, hubPrefix string) *list {
-	l := &list{kind: kind, hint: Hint{Public: true}}
+	l := &list{kind: kind}
 	most := 0
 	for i := range sources {
-		most += len(itemsOf(sources[i].Catalog, kind))
-		if kind == KindTool {
-			most += len(sources[i].Catalog.Tools)
-		}
+		most += sources[i].Catalog.count(kind)
+	}
+	if most == 0 {
+		l.finish()
+		return l
 	}
 	l.entries = make([]Entry, 0, most)
 	l.byName = make(map[string]int, most)
 	b := builder{set: s, list: l, shared: make(map[string]int), index: make([]int, 0, most)}
 	for i := range sources {
 		src := &sources[i]
-		if kind == KindTool {
+		before, own := len(l.entries), src.Catalog.count(kind)
+		switch kind {
+		case KindTool:
 			for n := range src.Catalog.Tools {
 				if t := &src.Catalog.Tools[n]; src.Hidden == nil || !src.Hidden(t) {
 					b.named(src, n, t.Name, hubPrefix, Entry{Tool: t, proxied: src.URIs != URIsOriginal})
 				}
 			}
-		}
-		items := itemsOf(src.Catalog, kind)
-		for n := range items {
-			switch it := &items[n]; {
-			case src.hidden(kind, it.Key):
-			case kind == KindPrompt:
-				b.named(src, n, it.Key, hubPrefix, Entry{Item: it})
-			default:
-				b.located(src, n, Entry{Item: it})
+		case KindPrompt:
+			for n := range src.Catalog.Prompts {
+				if it := &src.Catalog.Prompts[n]; !src.hidden(kind, it.Key) {
+					b.named(src, n, it.Key, hubPrefix, Entry{Item: it})
+				}
+			}
+		default:
+			items := src.Catalog.items(kind)
+			for n := range items {
+				if it := &items[n]; !src.hidden(kind, it.Key) {
+					b.located(src, n, Entry{Item: it})
+				}
 			}
 		}
-		l.hint = l.hint.and(src.Catalog.Hints[kind])
+		if hint, given := src.Catalog.Hints[kind]; given || own > 0 {
+			hint.Public = hint.Public && len(l.entries)-before == own // else some caller sees more than another
+			b.hint(hint)
+		}
 	}
 	if len(b.shared) > 0 {
 		b.dropShared()
 	}
 	l.finish()
 	return l
-}
-
-func itemsOf(c *Catalog, kind Kind) []Item {
-	switch kind {
-	case KindResource:
-		return c.Resources
-	case KindTemplate:
-		return c.Templates
-	case KindPrompt:
-		return c.Prompts
-	}
-	return nil
 }
 
 // and is what holds for a list that is made of two.
@@ -203,6 +210,15 @@ type builder struct {
 	list   *list
 	shared map[string]int // exposed name to index in set.Collisions
 	index  []int          // of each entry in its catalog's list
+	hinted bool           // list.hint is that of some source
+}
+
+// hint adds what one source says about keeping the list.
+func (b *builder) hint(h Hint) {
+	if b.hinted {
+		h = b.list.hint.and(h)
+	}
+	b.list.hint, b.hinted = h, true
 }
 
 // named takes an entry that has a name, which is to be exposed.
@@ -227,6 +243,10 @@ func (b *builder) located(src *Source, n int, e Entry) {
 	e.Server, e.Exposed = src.Server, e.Item.Key
 	if src.URIs != URIsOriginal {
 		e.Exposed = exposeURI(src.Server, e.Item.Key)
+	}
+	if o, _ := b.set.ownerIn(e.Exposed); o != nil && o.Source != src {
+		b.reject(&e, n, ReasonCollision, fmt.Sprintf("a %s of this form means one of server %s", keyWord(e.Item.Kind), o.Server))
+		return
 	}
 	if first, taken := b.list.byName[e.Exposed]; taken {
 		b.reject(&e, n, ReasonCollision, fmt.Sprintf("server %s has the same %s, and its URIs are exposed unchanged, too (uris: original)", b.list.entries[first].Server, keyWord(e.Item.Kind)))
@@ -306,22 +326,26 @@ func (l *list) finish() {
 	for i := range l.entries {
 		e := &l.entries[i]
 		key, digest, _ := e.own()
-		b = b[:0]
-		for _, part := range []string{e.Exposed, e.Server, key, digest} {
-			b = binary.AppendUvarint(b, uint64(len(part)))
-			b = append(b, part...)
+		b = appendPart(appendPart(appendPart(appendPart(b[:0], e.Exposed), e.Server), key), digest)
+		if e.Tool != nil {
+			l.differs = l.differs || e.Tool.legacy != nil
+			if e.proxied && e.Tool.exposedURIs != nil { // callers see another URI in the definition
+				b = appendPart(b, proxyPrefix)
+			}
 		}
 		h.Write(b)
-		l.differs = l.differs || e.Tool != nil && e.Tool.legacy != nil
 		if n := len(l.servers); n == 0 || l.servers[n-1].server != e.Server {
 			l.servers = append(l.servers, span{server: e.Server, from: i})
 		}
 		l.servers[len(l.servers)-1].to = i + 1
 	}
 	l.id = hex.EncodeToString(h.Sum(nil)[:16])
-	if len(l.entries) == 0 {
-		l.hint = Hint{}
-	}
+}
+
+// appendPart keeps parts apart by their lengths.
+func appendPart(b []byte, part string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(part)))
+	return append(b, part...)
 }
 
 func (l *list) resolve(exposed string) (*Entry, bool) {
@@ -342,22 +366,30 @@ func (s *ToolSet) ToolsOf(server string) *ToolSet {
 		}
 	}
 	l.finish()
-	return &ToolSet{ID: l.id, Entries: l.entries, lists: map[Kind]*list{
-		KindTool: l, KindResource: {kind: KindResource}, KindTemplate: {kind: KindTemplate}, KindPrompt: {kind: KindPrompt},
-	}}
+	part := &ToolSet{ID: l.id, Entries: l.entries}
+	for i, kind := range Kinds() {
+		part.lists[i] = &list{kind: kind}
+	}
+	part.lists[toolList] = l
+	return part
 }
 
 // Resolve looks the exposed name of a tool up (N7).
-func (s *ToolSet) Resolve(name string) (*Entry, bool) { return s.lists[KindTool].resolve(name) }
+func (s *ToolSet) Resolve(name string) (*Entry, bool) { return s.lists[toolList].resolve(name) }
 
 // ResolvePrompt looks the exposed name of a prompt up.
-func (s *ToolSet) ResolvePrompt(name string) (*Entry, bool) { return s.lists[KindPrompt].resolve(name) }
+func (s *ToolSet) ResolvePrompt(name string) (*Entry, bool) {
+	return s.lists[promptList].resolve(name)
+}
 
 // List is the exposed list of a kind, in listing order.
-func (s *ToolSet) List(kind Kind) []Entry { return s.lists[kind].entries }
+func (s *ToolSet) List(kind Kind) []Entry { return s.list(kind).entries }
 
 // Digest changes with every change of the list of a kind; for tools it is ID.
-func (s *ToolSet) Digest(kind Kind) string { return s.lists[kind].id }
+func (s *ToolSet) Digest(kind Kind) string { return s.list(kind).id }
 
-// Hint is what the servers of the list together say about keeping it (L6).
-func (s *ToolSet) Hint(kind Kind) Hint { return s.lists[kind].hint }
+// Hint is what the servers of the list together say about keeping it (L6): for
+// the shortest of their times, and private if one of them says so, says nothing,
+// or has something that is not in this list. What a server said counts from when it
+// was asked, and other callers may see less for reasons of the hub's.
+func (s *ToolSet) Hint(kind Kind) Hint { return s.list(kind).hint }

@@ -290,7 +290,7 @@ func BenchmarkPage(b *testing.B) {
 	b.Run("cold", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			s.lists[KindTool].modern = pages{}
+			s.lists[toolList].modern = pages{}
 			_, _, _ = s.Page(KindTool, "", false, 0)
 		}
 	})

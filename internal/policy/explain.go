@@ -42,6 +42,7 @@ func (p *Policy) Explain(in Input) Explanation {
 		}
 	}
 	var unmatched []Loser
+	t := newTarget(in)
 	for _, r := range rules {
 		if r == won {
 			continue
@@ -50,8 +51,11 @@ func (p *Policy) Explain(in Input) Explanation {
 		switch {
 		case !r.pattern.MatchServer(in.Server):
 			l.Why = "its pattern does not match the server"
-		case !r.pattern.MatchTool(in.Tool):
+		case !t.coveredBy(r):
 			l.Why = "its pattern does not match the tool"
+			if r.pattern.MatchKey(t.kind, t.key) {
+				l.Why = "its pattern matches the URI, but not where it leads"
+			}
 		default:
 			// Each on a budget of its own: the decision is made already.
 			var failed string

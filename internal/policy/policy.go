@@ -126,18 +126,18 @@ func rank(rules []*rule) ranking {
 }
 
 // first is the first rule, in order, whose pattern matches and that accept takes.
-func (r *ranking) first(server, tool string, accept func(*rule) bool) *rule {
-	own, other := r.byServer[server], r.other
+func (r *ranking) first(t *target, accept func(*rule) bool) *rule {
+	own, other := r.byServer[t.server], r.other
 	for len(own)+len(other) > 0 {
 		var c *rule
 		if len(other) == 0 || len(own) > 0 && own[0].rank < other[0].rank {
 			c, own = own[0], own[1:]
-			if !c.pattern.MatchTool(tool) {
+			if !t.coveredBy(c) {
 				continue
 			}
 		} else {
 			c, other = other[0], other[1:]
-			if !c.pattern.MatchTool(tool) || !c.pattern.MatchServer(server) {
+			if !t.coveredBy(c) || !c.pattern.MatchServer(t.server) {
 				continue
 			}
 		}
@@ -221,9 +221,10 @@ func (p *Policy) Decide(in Input) Decision {
 		matches, failed = r.matches(&e)
 		return matches
 	}
-	won := p.deny.first(in.Server, in.Tool, accept)
+	t := newTarget(in)
+	won := p.deny.first(&t, accept)
 	if won == nil {
-		won = p.grant.first(in.Server, in.Tool, accept)
+		won = p.grant.first(&t, accept)
 	}
 	switch {
 	case won == nil:
@@ -312,9 +313,10 @@ func (p *Policy) Never(in Input) bool {
 		matches, _ := r.matches(&e)
 		return matches
 	}
-	if p.deny.first(in.Server, in.Tool, always) != nil {
+	t := newTarget(in)
+	if p.deny.first(&t, always) != nil {
 		return true
 	}
 	possible := func(r *rule) bool { return r.when != nil && r.when.varies || always(r) }
-	return p.grant.first(in.Server, in.Tool, possible) == nil && p.byDefault(in.HasApprover).Effect == Deny
+	return p.grant.first(&t, possible) == nil && p.byDefault(in.HasApprover).Effect == Deny
 }
