@@ -131,11 +131,12 @@ func (c *Catalog) count(kind Kind) int {
 	if kind == KindTool {
 		return len(c.Tools)
 	}
-	return len(c.items(kind))
+	return len(c.List(kind))
 }
 
-// items are the things of a kind that is not that of tools.
-func (c *Catalog) items(kind Kind) []Item {
+// List is the accepted things of a kind that is not that of tools, in the
+// server's order.
+func (c *Catalog) List(kind Kind) []Item {
 	switch kind {
 	case KindResource:
 		return c.Resources

@@ -42,8 +42,8 @@ func parseTemplate(text string) (*template, error) {
 		return nil, fmt.Errorf("the URI template %+.80q is none of RFC 6570: %s", text, mcp.Shorten(err.Error(), maxTemplateProblem))
 	}
 	t := &template{parsed: parsed, prefix: text}
-	if i := strings.IndexByte(text, '{'); i >= 0 {
-		t.prefix, t.suffix = text[:i], text[strings.LastIndexByte(text, '}')+1:]
+	if before, _, ok := strings.Cut(text, "{"); ok {
+		t.prefix, t.suffix = before, text[strings.LastIndexByte(text, '}')+1:]
 	}
 	// Braces and commas that are no part of an expression count too: the former
 	// there are none, and a few of the latter do no harm.

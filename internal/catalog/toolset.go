@@ -180,7 +180,7 @@ func (s *ToolSet) build(kind Kind, sources []Source, hubPrefix string) *list {
 				}
 			}
 		default:
-			items := src.Catalog.items(kind)
+			items := src.Catalog.List(kind)
 			for n := range items {
 				if it := &items[n]; !src.hidden(kind, it.Key) {
 					b.located(src, n, Entry{Item: it})

@@ -55,13 +55,18 @@ type listener struct {
 	ackBy    time.Time // of next
 	limit    int       // how many topics are added at once, 0 for all
 	refusals int       // streams in a row that the server refused
+	// suspect is the only new topic of a stream that was refused, and blame the
+	// refusal: if the server takes the others without it, it was that.
+	suspect *interest
+	blame   error
 }
 
 // listenStream is one subscriptions/listen request.
 type listenStream struct {
 	cancel context.CancelFunc
 	topics []*interest
-	added  []*interest // those of topics that the stream before did not have
+	fresh  []*interest // those of topics that no stream had yet
+	lost   []*interest // those that one had, which has ended
 	began  time.Time
 	empty  bool // the server acknowledged it and will tell of nothing
 }
@@ -140,18 +145,25 @@ func (l *listener) step() time.Duration {
 	defer s.mu.Unlock()
 	surplus := s.sortedLocked(func(in *interest) bool { return in.held && !in.wanted })
 	held := s.sortedLocked(func(in *interest) bool { return in.held && in.wanted })
-	added := s.sortedLocked(func(in *interest) bool { return !in.held && in.wanted && !in.refused })
-	if l.limit > 0 && len(added) > l.limit {
-		added = added[:l.limit]
+	lost := s.sortedLocked(func(in *interest) bool { return !in.held && in.wanted && !in.refused && in.established })
+	fresh := s.sortedLocked(func(in *interest) bool { return !in.held && in.wanted && !in.refused && !in.established })
+	switch {
+	case l.suspect != nil && l.suspect.wanted && len(lost) > 0:
+		fresh = nil
+	case len(fresh) > 0:
+		fresh = l.limited(fresh)
+	default:
+		lost = l.limited(lost)
 	}
-	nothing := len(l.kinds) == 0 && len(held) == 0 && len(added) == 0
+	nothing := len(l.kinds) == 0 && len(held) == 0 && len(lost) == 0 && len(fresh) == 0
+	news := len(lost) + len(fresh)
 	switch {
 	case l.current == nil && nothing:
 		return idle
 	case l.current == nil: // lost, or the first
-	case len(added) == 0 && len(surplus) == 0 && !nothing:
+	case news == 0 && len(surplus) == 0 && !nothing:
 		return idle
-	case len(added) == 0 && !l.overlap && len(surplus) <= maxSurplus && len(held) > 0:
+	case news == 0 && !l.overlap && len(surplus) <= maxSurplus && len(held) > 0:
 		return idle
 	case !l.overlap || nothing:
 		l.current.cancel()
@@ -159,13 +171,24 @@ func (l *listener) step() time.Duration {
 		l.loseLocked()
 		return idle
 	}
-	next := &listenStream{topics: slices.Concat(held, added), added: added, began: time.Now()}
-	for _, in := range added {
+	for _, in := range slices.Concat(lost, fresh) {
 		in.asked = true
+	}
+	next := &listenStream{
+		topics: s.sortedLocked(func(in *interest) bool { return in.wanted && (in.held || in.asked) }),
+		fresh:  fresh, lost: lost, began: time.Now(),
 	}
 	l.next, l.ackBy = next, next.began.Add(min(ackTimeout, l.opts.RequestTimeout))
 	l.start(next)
 	return l.ackBy.Sub(next.began)
+}
+
+// limited is the first of list, if only so many may be added.
+func (l *listener) limited(list []*interest) []*interest {
+	if l.limit > 0 && len(list) > l.limit {
+		return list[:l.limit]
+	}
+	return list
 }
 
 // start runs a stream in the background.
@@ -278,6 +301,10 @@ func (l *listener) acknowledged(s *listenStream, params jsontext.Value) {
 			missed = append(missed, in)
 		}
 	}
+	if in := l.suspect; in != nil {
+		l.suspect = nil
+		l.subs.failedLocked(in, l.blame, true)
+	}
 	l.subs.mu.Unlock()
 	if old := l.current; old != nil {
 		old.cancel()
@@ -323,14 +350,12 @@ func (l *listener) loseLocked() {
 }
 
 // failed deals with a stream that ended before it was acknowledged. Which of the
-// topics the server dislikes is found out by asking for fewer of them.
+// topics the server dislikes is found out by asking for fewer of them, of the new
+// ones first: those that it took once it mostly takes again.
 func (l *listener) failed(e listenEvent) {
-	added := e.stream.added
+	fresh, lost := e.stream.fresh, e.stream.lost
 	rpc, refused := errors.AsType[*Error](e.err)
 	refused = refused || errors.Is(e.err, errNoStream) && !l.proven
-	if refused {
-		l.refusals++
-	}
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
 	why := e.err
@@ -340,27 +365,38 @@ func (l *listener) failed(e listenEvent) {
 	case why == nil:
 		why = l.named(NewFault(KindProtocol, "not_acknowledged", "the server ended the subscription without an acknowledgement"))
 	}
-	switch {
-	case refused && len(added) > 1 && l.refusals < maxRefusals:
-		for _, in := range added {
-			in.asked = false
-		}
-		l.limit = len(added) / 2
-	case refused && len(added) > 0:
-		for _, in := range added {
-			l.subs.failedLocked(in, why, true)
-		}
-		if l.refusals >= maxRefusals { // it would take one request for each
-			for _, in := range l.subs.sortedLocked(func(in *interest) bool { return !in.held && !in.refused }) {
-				l.subs.failedLocked(in, why, true)
-			}
-		}
-	case refused && l.current == nil && (rpc == nil || errors.Is(maybeNoStream(rpc), errNoStream)):
-		l.kinds = nil // there are no topics, and lists it will not announce
-	default: // bad luck: those who wait may try again, the rest is kept
-		for _, in := range added {
+	for _, in := range slices.Concat(fresh, lost) {
+		in.asked = false
+	}
+	if !refused {
+		// Bad luck: those who wait may try again, the rest is kept.
+		for _, in := range slices.Concat(fresh, lost) {
 			l.subs.failedLocked(in, why, false)
 		}
+		l.pause(e)
+		return
+	}
+	l.refusals++
+	suspects := fresh
+	if len(fresh) == 0 {
+		suspects = lost
+	}
+	switch {
+	case l.refusals >= maxRefusals: // it would take one request for each
+		l.suspect = nil
+		for _, in := range l.subs.sortedLocked(func(in *interest) bool { return !in.held && !in.refused }) {
+			l.subs.failedLocked(in, why, true)
+		}
+	case len(suspects) > 1:
+		l.limit, l.suspect = (len(suspects)+1)/2, nil
+	case len(fresh) == 1 && len(lost) > 0:
+		l.suspect, l.blame = fresh[0], why
+	case len(suspects) == 1:
+		l.suspect = nil
+		l.subs.failedLocked(suspects[0], why, true)
+	case l.current == nil && (rpc == nil || errors.Is(maybeNoStream(rpc), errNoStream)):
+		l.kinds = nil // there are no topics, and lists it will not announce
+	default:
 		l.pause(e)
 	}
 }

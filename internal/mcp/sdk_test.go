@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,27 +65,29 @@ func sdkServer() *sdk.Server {
 // sdkPeers are the ways to reach such a server: both transports, both eras.
 var sdkPeers = map[string]struct {
 	version string
-	connect func(t *testing.T, opts mcp.ConnectOptions) mcp.Conn
+	connect func(t *testing.T, server *sdk.Server, opts mcp.ConnectOptions) mcp.Conn
 }{
-	"stdio modern": {mcp.Version20260728, func(t *testing.T, opts mcp.ConnectOptions) mcp.Conn { return connectSDKPipe(t, opts, "") }},
-	"stdio legacy": {mcp.Version20251125, func(t *testing.T, opts mcp.ConnectOptions) mcp.Conn {
-		return connectSDKPipe(t, opts, mcp.EraLegacy)
+	"stdio modern": {mcp.Version20260728, func(t *testing.T, server *sdk.Server, opts mcp.ConnectOptions) mcp.Conn {
+		return connectSDKPipe(t, server, opts, "")
 	}},
-	"HTTP modern": {mcp.Version20260728, func(t *testing.T, opts mcp.ConnectOptions) mcp.Conn {
-		return connectSDKWeb(t, opts, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})
+	"stdio legacy": {mcp.Version20251125, func(t *testing.T, server *sdk.Server, opts mcp.ConnectOptions) mcp.Conn {
+		return connectSDKPipe(t, server, opts, mcp.EraLegacy)
 	}},
-	"HTTP legacy": {mcp.Version20251125, func(t *testing.T, opts mcp.ConnectOptions) mcp.Conn {
-		return connectSDKWeb(t, opts, &sdk.StreamableHTTPOptions{})
+	"HTTP modern": {mcp.Version20260728, func(t *testing.T, server *sdk.Server, opts mcp.ConnectOptions) mcp.Conn {
+		return connectSDKWeb(t, server, opts, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})
+	}},
+	"HTTP legacy": {mcp.Version20251125, func(t *testing.T, server *sdk.Server, opts mcp.ConnectOptions) mcp.Conn {
+		return connectSDKWeb(t, server, opts, &sdk.StreamableHTTPOptions{})
 	}},
 }
 
-func connectSDKPipe(t *testing.T, opts mcp.ConnectOptions, era mcp.Era) mcp.Conn {
+func connectSDKPipe(t *testing.T, server *sdk.Server, opts mcp.ConnectOptions, era mcp.Era) mcp.Conn {
 	fromClient, toServer := io.Pipe()
 	fromServer, toClient := io.Pipe()
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		ended <- sdkServer().Run(ctx, &sdk.IOTransport{Reader: fromClient, Writer: toClient})
+		ended <- server.Run(ctx, &sdk.IOTransport{Reader: fromClient, Writer: toClient})
 		_ = toClient.Close()
 	}()
 	opts.Era = mcp.EraChoice(era)
@@ -103,8 +106,7 @@ func connectSDKPipe(t *testing.T, opts mcp.ConnectOptions, era mcp.Era) mcp.Conn
 	return c
 }
 
-func connectSDKWeb(t *testing.T, opts mcp.ConnectOptions, options *sdk.StreamableHTTPOptions) mcp.Conn {
-	server := sdkServer()
+func connectSDKWeb(t *testing.T, server *sdk.Server, opts mcp.ConnectOptions, options *sdk.StreamableHTTPOptions) mcp.Conn {
 	w := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, options))
 	t.Cleanup(w.Close)
 	c, err := mcp.ConnectHTTP(t.Context(), mcp.HTTPTarget{URL: w.URL}, opts)
@@ -119,11 +121,141 @@ func connectSDKWeb(t *testing.T, opts mcp.ConnectOptions, options *sdk.Streamabl
 	return c
 }
 
+// watchable is a server with resources that can be subscribed to, r:0 and on, and
+// which of them are.
+type watchable struct {
+	*sdk.Server
+	mu         sync.Mutex
+	subscribed map[string]int
+}
+
+func newWatchable() *watchable {
+	w := &watchable{subscribed: make(map[string]int)}
+	change := func(uri string, by int) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !strings.HasPrefix(uri, "r:") {
+			return fmt.Errorf("%s cannot be subscribed to", uri)
+		}
+		if w.subscribed[uri] += by; w.subscribed[uri] == 0 {
+			delete(w.subscribed, uri)
+		}
+		return nil
+	}
+	w.Server = sdk.NewServer(&sdk.Implementation{Name: "sdk", Version: "1"}, &sdk.ServerOptions{
+		Capabilities:       &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}},
+		SubscribeHandler:   func(_ context.Context, req *sdk.SubscribeRequest) error { return change(req.Params.URI, 1) },
+		UnsubscribeHandler: func(_ context.Context, req *sdk.UnsubscribeRequest) error { return change(req.Params.URI, -1) },
+	})
+	for i := range 60 {
+		w.AddResource(&sdk.Resource{URI: fmt.Sprintf("r:%d", i), Name: "r"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+			return &sdk.ReadResourceResult{}, nil
+		})
+	}
+	return w
+}
+
+func (w *watchable) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.subscribed)
+}
+
+// TestSDKSubscribe: of 60 resources that are subscribed to at once each update is
+// heard, and changes of lists too, whatever comes and goes.
+func TestSDKSubscribe(t *testing.T) {
+	for name, peer := range sdkPeers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWatchable()
+			news := make(chan string, 4096)
+			c := peer.connect(t, w.Server, mcp.ConnectOptions{
+				OnListChanged: func(kind mcp.ListKind) {
+					if kind == mcp.ListTools {
+						news <- "tools"
+					}
+				},
+				OnResourceUpdated: func(uri string) { news <- uri },
+			})
+			hear := func(want string) {
+				t.Helper()
+				late := time.After(20 * time.Second)
+				for {
+					select {
+					case got := <-news:
+						if got == want {
+							return
+						}
+					case <-late:
+						t.Fatalf("no news of %s", want)
+					}
+				}
+			}
+			subscribe := func(from, to int) {
+				var group sync.WaitGroup
+				for i := from; i < to; i++ {
+					group.Go(func() {
+						if err := c.Subscribe(t.Context(), fmt.Sprintf("r:%d", i)); err != nil {
+							t.Errorf("r:%d: %v", i, err)
+						}
+					})
+				}
+				group.Wait()
+			}
+			update := func(from, to int) {
+				t.Helper()
+				for i := from; i < to; i++ {
+					uri := fmt.Sprintf("r:%d", i)
+					if err := w.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: uri}); err != nil {
+						t.Error(err)
+					}
+					hear(uri)
+				}
+			}
+			lists := 0
+			changeList := func() {
+				t.Helper()
+				for len(news) > 0 {
+					<-news
+				}
+				lists++
+				w.AddTool(&sdk.Tool{Name: fmt.Sprintf("t%d", lists), InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					return &sdk.CallToolResult{}, nil
+				})
+				hear("tools")
+			}
+			subscribe(0, 60)
+			update(0, 60)
+			changeList()
+			if err := c.Subscribe(t.Context(), "x:1"); err == nil {
+				t.Error("subscribed to what cannot be")
+			}
+			update(0, 60)
+			changeList()
+			for i := range 50 {
+				c.Unsubscribe(fmt.Sprintf("r:%d", i))
+			}
+			for late := time.After(20 * time.Second); w.count() > 10; {
+				select {
+				case <-time.After(time.Millisecond):
+				case <-late:
+					t.Fatalf("%d are still subscribed to", w.count())
+				}
+			}
+			subscribe(50, 60)
+			subscribe(0, 5)
+			update(50, 60)
+			update(0, 5)
+			changeList()
+		})
+	}
+}
+
 func TestSDK(t *testing.T) {
 	for name, peer := range sdkPeers {
 		t.Run(name, func(t *testing.T) {
 			changes := make(chan mcp.ListKind, 16)
-			c := peer.connect(t, mcp.ConnectOptions{OnListChanged: func(kind mcp.ListKind) { changes <- kind }})
+			c := peer.connect(t, sdkServer(), mcp.ConnectOptions{OnListChanged: func(kind mcp.ListKind) { changes <- kind }})
 			info := c.Info()
 			if info.Version != peer.version || info.Server.Name != "sdk" || info.Instructions != "be nice" || !info.Has("logging") {
 				t.Errorf("info %+v", info)

@@ -170,7 +170,7 @@ func (s *subscriptions) forgetLocked(in *interest, err error) {
 
 // The functions below are the driver's.
 
-// took says that the server tells of it from now on. It reports whether something
+// tookLocked says that the server tells of it from now on. It reports whether something
 // may have been missed before.
 func (s *subscriptions) tookLocked(in *interest) (missed bool) {
 	in.asked, in.refused = false, false
@@ -202,8 +202,8 @@ func (s *subscriptions) lostLocked(in *interest) {
 	}
 }
 
-// sorted are the interests for which ok holds: the established ones first, and in
-// an order that is always the same.
+// sortedLocked are the interests for which ok holds, in an order that is always
+// the same.
 func (s *subscriptions) sortedLocked(ok func(*interest) bool) []*interest {
 	var list []*interest
 	for _, in := range s.topics {
@@ -211,15 +211,7 @@ func (s *subscriptions) sortedLocked(ok func(*interest) bool) []*interest {
 			list = append(list, in)
 		}
 	}
-	slices.SortFunc(list, func(a, b *interest) int {
-		if a.established != b.established {
-			if a.established {
-				return -1
-			}
-			return 1
-		}
-		return compareTopics(a.topic, b.topic)
-	})
+	slices.SortFunc(list, func(a, b *interest) int { return compareTopics(a.topic, b.topic) })
 	return list
 }
 

@@ -33,9 +33,10 @@ func (c *call) outcome(reply bus.Reply, err error) string {
 type callEvent struct {
 	CallID    string `json:"call_id"`
 	Principal string `json:"principal,omitempty"`
-	Tool      string `json:"tool"`
-	// Definition is the digest of the tool's definition.
-	Definition string `json:"definition"`
+	// Tool is the tool's own name, or the policy name of a resource or prompt.
+	Tool string `json:"tool"`
+	// Definition is the digest of the definition, "" of a resource that is not listed.
+	Definition string `json:"definition,omitempty"`
 	// Rule is where the deciding rule stands in the policy.
 	Rule       string  `json:"rule,omitempty"`
 	ToolSet    string  `json:"toolset,omitempty"`
@@ -48,9 +49,13 @@ type callEvent struct {
 	Truncated bool `json:"truncated,omitzero"`
 }
 
+// emit tells of the call in an event.
 func (c *call) emit(what, outcome string, reply bus.Reply) {
+	if c.message.Method == mcp.MethodComplete && what != "denied" {
+		return // one for each letter that a user types
+	}
 	e := callEvent{
-		CallID: c.in.Meta.CallID, Principal: c.in.Meta.Principal, Tool: c.tool.Name, Definition: c.tool.Digest,
+		CallID: c.in.Meta.CallID, Principal: c.in.Meta.Principal, Tool: c.policyName(), Definition: c.digest,
 		Rule: c.decision.Field, ToolSet: c.in.Meta.ToolSet, Outcome: outcome,
 	}
 	if what == "finished" {
@@ -99,7 +104,7 @@ func (e *callEvent) json() jsontext.Value {
 	member("call_id", e.CallID)
 	optional("principal", e.Principal)
 	member("tool", e.Tool)
-	member("definition", e.Definition)
+	optional("definition", e.Definition)
 	optional("rule", e.Rule)
 	optional("toolset", e.ToolSet)
 	optional("outcome", e.Outcome)

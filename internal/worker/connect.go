@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"toolhub/internal/config"
 	"toolhub/internal/mcp"
@@ -35,8 +36,8 @@ func newDialer(def *config.Server, secrets *redactor, log *slog.Logger) dialer {
 	case def.Command != "":
 		dial = d.launch
 	}
-	return func(ctx context.Context, tell news) (*link, error) {
-		l, err := dial(ctx, tell)
+	return func(ctx context.Context, era mcp.EraChoice, tell news) (*link, error) {
+		l, err := dial(ctx, d.options(era, tell), tell)
 		if err != nil {
 			return nil, secrets.error(err)
 		}
@@ -52,33 +53,35 @@ type dialing struct {
 	log     *slog.Logger
 }
 
-func (d *dialing) options(tell news) mcp.ConnectOptions {
+func (d *dialing) options(era mcp.EraChoice, tell news) mcp.ConnectOptions {
 	return mcp.ConnectOptions{
 		Server:            d.def.ID,
-		Era:               mcp.EraChoice(d.def.Era),
+		Era:               era,
+		Capabilities:      legacyCapabilities,
 		ProbeTimeout:      d.def.ProbeTimeout.Std(),
 		RequestTimeout:    d.def.RequestTimeout.Std(),
 		QueueTimeout:      d.def.StdioQueueTimeout.Std(),
 		ListenIdleTimeout: d.def.ListenIdleTimeout.Std(),
 		MaxMessageBytes:   int(d.def.MaxMessageBytes),
-		OnListChanged: func(kind mcp.ListKind) {
-			if kind == mcp.ListTools {
-				tell.listChanged()
-			}
-		},
-		Logger: d.log,
+		OnListChanged:     func(list mcp.ListKind) { tell.listChanged(kindsOf(list)) },
+		OnResourceUpdated: tell.resourceUpdated,
+		Logger:            d.log,
 	}
 }
 
-func (d *dialing) builtin(ctx context.Context, tell news) (*link, error) {
+// legacyCapabilities is what legacy servers are told that they may ask for: all
+// that some caller may be able to give. What the caller of a call cannot give is
+// refused when it is asked for.
+var legacyCapabilities = jsontext.Value(`{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{}}`)
+
+func (d *dialing) builtin(ctx context.Context, opts mcp.ConnectOptions, _ news) (*link, error) {
 	if !slices.Contains(Builtins(), d.def.Builtin) {
 		return nil, backoff.Permanent(fmt.Errorf("there is no builtin server %q, known are: %s", d.def.Builtin, strings.Join(Builtins(), ", ")))
 	}
-	return d.pipe(ctx, startBuiltin(d.def.Builtin, d.log), d.options(tell))
+	return d.pipe(ctx, startBuiltin(d.def.Builtin, d.log), opts)
 }
 
-func (d *dialing) stdio(ctx context.Context, tell news) (*link, error) {
-	opts := d.options(tell)
+func (d *dialing) stdio(ctx context.Context, opts mcp.ConnectOptions, tell news) (*link, error) {
 	for {
 		p, err := d.start(ctx)
 		if err != nil {
@@ -119,7 +122,7 @@ func (d *dialing) whyNot(err error, p peer) error {
 }
 
 // launch starts a process that serves a URL and connects to it.
-func (d *dialing) launch(ctx context.Context, tell news) (*link, error) {
+func (d *dialing) launch(ctx context.Context, opts mcp.ConnectOptions, tell news) (*link, error) {
 	p, err := d.start(ctx)
 	if err != nil {
 		return nil, err
@@ -128,7 +131,7 @@ func (d *dialing) launch(ctx context.Context, tell news) (*link, error) {
 	tell.started(p)
 	var last error
 	for {
-		l, err := d.http(ctx, tell)
+		l, err := d.http(ctx, opts, tell)
 		if err == nil {
 			l.peer = p
 			return l, nil
@@ -153,7 +156,7 @@ func (d *dialing) launch(ctx context.Context, tell news) (*link, error) {
 
 // http connects to the server's URL. The bearer token is resolved anew for each
 // request, since a file that holds one may change at any time.
-func (d *dialing) http(ctx context.Context, tell news) (*link, error) {
+func (d *dialing) http(ctx context.Context, opts mcp.ConnectOptions, _ news) (*link, error) {
 	headers, err := d.resolveAll("headers", d.def.Headers)
 	if err != nil {
 		return nil, err
@@ -170,7 +173,7 @@ func (d *dialing) http(ctx context.Context, tell news) (*link, error) {
 		d.log.Warn("the server's certificate is not verified (insecure_skip_tls_verify)")
 		target.TLS = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the operator said so
 	}
-	conn, err := mcp.ConnectHTTP(ctx, target, d.options(tell))
+	conn, err := mcp.ConnectHTTP(ctx, target, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func askBench(t testing.TB, seal *bus.Seal, era mcp.Era, replicas int, answer fu
 		conn := newScripted(func(call *mcp.Call) (jsontext.Value, error) { return answer(n, call) })
 		conn.info.Era, conn.info.Capabilities = era, jsontext.Value(`{"tools":{}}`)
 		l := newLink(conn, nil)
-		l.replica = n
+		l.slot = n
 		live.links = append(live.links, l)
 		live.catalog = catalog.New("s", conn.info, catalog.Lists{
 			Tools: []jsontext.Value{jsontext.Value(`{"name":"ask","inputSchema":{"type":"object"}}`), jsontext.Value(`{"name":"other","inputSchema":{"type":"object"}}`)},
@@ -333,7 +333,7 @@ func FuzzUnwrap(f *testing.F) {
 		}
 		c := &call{
 			server: s, in: &bus.Incoming{}, message: &mcp.Message{Method: mcp.MethodToolsCall, Params: jsontext.Value(`{"name":"ask"}`)},
-			params: toolCall{name: "ask", state: mcp.QuoteString(text)},
+			params: callParams{key: "ask", state: mcp.QuoteString(text)},
 		}
 		if e, err := c.unwrap(); err == nil {
 			t.Errorf("%q was opened: %+v", text, e)

@@ -137,6 +137,7 @@ func (h *host) run() {
 func (h *host) drain(service *bus.Service) {
 	ctx, cancel := context.WithTimeout(h.hard, time.Duration(h.drainTimeout.Load()))
 	defer cancel()
+	h.server.leave()
 	h.at.close()
 	if err := service.Drain(ctx); err != nil {
 		h.log.Warn("calls did not finish in time and are cut off", "running", service.Running())

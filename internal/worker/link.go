@@ -23,8 +23,8 @@ type link struct {
 	secrets *redactor
 	// busy counts the calls in flight.
 	busy atomic.Int64
-	// replica is the number of the replica, from 0.
-	replica int
+	// slot is that of its [replica].
+	slot int
 	// suspect has a token when a call failed in a way that makes one ask whether
 	// the server is still there.
 	suspect chan struct{}
@@ -36,14 +36,17 @@ func newLink(conn mcp.Conn, p peer) *link {
 
 // dialer makes one connection to a server. ctx bounds the making only. An error
 // that trying again cannot mend is wrapped with backoff.Permanent.
-type dialer func(ctx context.Context, tell news) (*link, error)
+type dialer func(ctx context.Context, era mcp.EraChoice, tell news) (*link, error)
 
 // news is what a [dialer] tells, from any goroutine.
 type news struct {
 	// started is told of a process before there is a connection to it.
-	started     func(peer)
-	listChanged func()
+	started         func(peer)
+	listChanged     func(kindSet)
+	resourceUpdated func(uri string)
 }
+
+func (l *link) era() mcp.Era { return l.conn.Info().Era }
 
 // stderr is the last lines that the process wrote there, nil if there is none.
 func (l *link) stderr() []string {
@@ -146,7 +149,7 @@ func (e *exitError) Unwrap() error { return e.reason }
 // server answers with is an answer.
 func (l *link) probe(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	call := &mcp.Call{Method: mcp.MethodPing, Timeout: timeout}
-	if l.conn.Info().Era == mcp.EraModern {
+	if l.era() == mcp.EraModern {
 		call.Method = mcp.MethodDiscover
 	}
 	start := time.Now()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"toolhub/internal/catalog"
 	"toolhub/internal/mcp"
 )
 
@@ -17,89 +18,189 @@ import (
 // that a server which makes up cursors for ever is found out.
 const maxPages = 1000
 
-// listing is all pages of a server's tools/list.
+// listMethod is how the list of a kind is read.
+type listMethod struct {
+	kind       catalog.Kind
+	capability string // without it, there is no list
+	method     string
+	member     string // of the result, with the definitions
+}
+
+var listMethods = []listMethod{
+	{catalog.KindTool, "tools", mcp.MethodToolsList, "tools"},
+	{catalog.KindResource, "resources", mcp.MethodResourcesList, "resources"},
+	{catalog.KindTemplate, "resources", mcp.MethodTemplatesList, "resourceTemplates"},
+	{catalog.KindPrompt, "prompts", mcp.MethodPromptsList, "prompts"},
+}
+
+// kindSet is a set of kinds, by their places in listMethods.
+type kindSet uint8
+
+const allKinds kindSet = 1<<4 - 1
+
+// kindsOf are the kinds that a server means by one of its lists.
+func kindsOf(list mcp.ListKind) kindSet {
+	var set kindSet
+	for i, m := range listMethods {
+		if m.capability == string(list) {
+			set |= 1 << i
+		}
+	}
+	return set
+}
+
+// listing is what a connection lists. It is immutable.
 type listing struct {
-	tools []jsontext.Value
-	// ttl is the least ttlMs of the pages, 0 if there is none.
-	ttl time.Duration
+	defs [4][]jsontext.Value // by the places in listMethods
+	// hints are what the server says about keeping the lists. One of a list
+	// without is that it says nothing.
+	hints [4]*catalog.Hint
+}
+
+// ttl is the least time that one of the lists may be kept, 0 if none says.
+func (l *listing) ttl() time.Duration {
+	var least time.Duration
+	for _, h := range l.hints {
+		if h == nil || h.TTLMS <= 0 {
+			continue
+		}
+		if ttl := time.Duration(h.TTLMS) * time.Millisecond; least == 0 || ttl < least {
+			least = ttl
+		}
+	}
+	return least
+}
+
+// reader reads the lists of one connection.
+type reader struct {
+	server  string
+	conn    mcp.Conn
+	timeout time.Duration // of one page
+	// limit bounds the definitions in all (L9).
+	limit int
 	// latency is how long the first page took, 0 if none was asked for.
 	latency time.Duration
 }
 
-// listTools reads the whole list. Page by page it is bounded by timeout, and in
-// all by maxTools. The error says what was wrong with the list.
-func listTools(ctx context.Context, server string, conn mcp.Conn, timeout time.Duration, maxTools int) (*listing, error) {
+// read reads the lists in which whole; the others are those of before, which
+// may be nil if all are read. The error says what was wrong with which list.
+func (r *reader) read(ctx context.Context, which kindSet, before *listing) (*listing, error) {
 	out := &listing{}
-	if !conn.Info().Has("tools") {
-		return out, nil
+	count := 0
+	for i := range listMethods {
+		if which&(1<<i) == 0 && before != nil {
+			out.defs[i], out.hints[i] = before.defs[i], before.hints[i]
+			count += len(out.defs[i])
+		}
 	}
+	for i, m := range listMethods {
+		if which&(1<<i) == 0 && before != nil || !r.conn.Info().Has(m.capability) {
+			continue
+		}
+		p := paging{member: m.member, room: r.limit - count}
+		err := r.pages(ctx, m.method, &p)
+		var rpc *mcp.Error
+		switch {
+		case m.kind == catalog.KindTemplate && errors.As(err, &rpc) && rpc.Code == mcp.CodeMethodNotFound:
+			continue // a server may have resources and know nothing of templates
+		case errors.Is(err, errFull):
+			return nil, &tooMany{server: r.server, limit: r.limit}
+		case err != nil:
+			return nil, fmt.Errorf("couldn't read the list of %s: %w", m.member, err)
+		}
+		out.defs[i], out.hints[i] = p.defs, p.hint
+		count += len(p.defs)
+	}
+	return out, nil
+}
+
+// pages reads all pages of one list into p.
+func (r *reader) pages(ctx context.Context, method string, p *paging) error {
 	seen := map[string]bool{}
 	params := jsontext.Value("{}")
 	for page := 1; ; page++ {
 		asked := time.Now()
-		result, err := conn.Call(ctx, &mcp.Call{Method: mcp.MethodToolsList, Params: params, Timeout: timeout})
+		result, err := r.conn.Call(ctx, &mcp.Call{Method: method, Params: params, Timeout: r.timeout})
 		if err != nil {
-			return nil, fmt.Errorf("couldn't list tools: %w", err)
+			return err
 		}
-		if page == 1 {
-			out.latency = time.Since(asked)
+		if r.latency == 0 {
+			r.latency = time.Since(asked)
 		}
-		cursor, more, err := out.add(result, maxTools)
-		if limit, ok := errors.AsType[*tooManyTools](err); ok {
-			limit.server = server
-			return nil, limit
-		}
+		cursor, more, err := p.add(result)
 		if err != nil {
-			return nil, fmt.Errorf("couldn't list tools: page %d: %w", page, err)
+			return fmt.Errorf("page %d: %w", page, err)
 		}
 		if !more {
-			return out, nil
+			return nil
 		}
 		// Before another page is asked for: "" is a cursor like any other.
 		if seen[cursor] {
-			return nil, fmt.Errorf("couldn't list tools: page %d repeats the cursor %.40q, so the list has no end", page, cursor)
+			return fmt.Errorf("page %d repeats the cursor %.40q, so the list has no end", page, cursor)
 		}
 		seen[cursor] = true
 		if page == maxPages {
-			return nil, fmt.Errorf("couldn't list tools: the list has more than %d pages", maxPages)
+			return fmt.Errorf("the list has more than %d pages", maxPages)
 		}
 		if params, err = mcp.Edit(nil, mcp.Change{Name: "cursor", Value: mcp.QuoteString(cursor)}); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }
 
+// paging is the pages of one list, put together.
+type paging struct {
+	member string
+	room   int // for so many definitions
+	defs   []jsontext.Value
+	hint   *catalog.Hint
+	some   bool // there was one
+}
+
+// errFull says that a list has more than there is room for.
+var errFull = errors.New("there are too many")
+
 // add takes one page; more says that cursor leads to another one.
-func (l *listing) add(result jsontext.Value, maxTools int) (cursor string, more bool, err error) {
-	tools := jsontext.Value(nil)
+func (p *paging) add(result jsontext.Value) (cursor string, more bool, err error) {
+	defs, hint := jsontext.Value(nil), catalog.Hint{}
+	hinted := false
 	err = mcp.EachField(result, func(name string, v jsontext.Value) error {
 		switch name {
-		case "tools":
-			tools = v
+		case p.member:
+			defs = v
 		case "nextCursor":
 			switch v.Kind() {
 			case '"':
-				cursor, more = mcp.FieldString(result, "nextCursor"), true
+				cursor, more = mcp.Text(v), true
 			case 'n': // as good as absent, and often seen
 			default:
 				return fmt.Errorf("nextCursor must be a string, this is %.40s", v)
 			}
 		case "ttlMs":
-			if ms, err := strconv.ParseInt(string(v), 10, 64); err == nil && ms > 0 && ms < int64(maxTTL/time.Millisecond) {
-				if ttl := time.Duration(ms) * time.Millisecond; l.ttl == 0 || ttl < l.ttl {
-					l.ttl = ttl
-				}
+			if ms, err := strconv.ParseInt(string(v), 10, 64); err == nil && ms >= 0 {
+				hint.TTLMS, hinted = min(ms, maxTTL.Milliseconds()), true
 			}
+		case "cacheScope":
+			hint.Public = mcp.Text(v) == "public"
 		}
 		return nil
 	})
 	if err != nil {
 		return "", false, err
 	}
-	if tools.Kind() != '[' {
-		return "", false, fmt.Errorf("the result has no array of tools")
+	if defs.Kind() != '[' {
+		return "", false, fmt.Errorf("the result has no array of %s", p.member)
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(tools), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	switch {
+	case !p.some && hinted:
+		p.hint = &hint
+	case hinted && p.hint != nil:
+		p.hint.TTLMS, p.hint.Public = min(p.hint.TTLMS, hint.TTLMS), p.hint.Public && hint.Public
+	default: // one page that says nothing speaks for all
+		p.hint = nil
+	}
+	p.some = true
+	dec := jsontext.NewDecoder(bytes.NewBuffer(defs), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	if _, err := dec.ReadToken(); err != nil {
 		return "", false, err
 	}
@@ -108,11 +209,11 @@ func (l *listing) add(result jsontext.Value, maxTools int) (cursor string, more 
 		if err != nil {
 			return "", false, err
 		}
-		if len(l.tools) == maxTools {
-			return "", false, &tooManyTools{limit: maxTools}
+		if len(p.defs) >= p.room {
+			return "", false, errFull
 		}
 		end := dec.InputOffset()
-		l.tools = append(l.tools, tools[end-int64(len(v)):end:end])
+		p.defs = append(p.defs, defs[end-int64(len(v)):end:end])
 	}
 	return cursor, more, nil
 }
@@ -120,17 +221,17 @@ func (l *listing) add(result jsontext.Value, maxTools int) (cursor string, more 
 // maxTTL bounds a ttlMs that is taken seriously; what is longer is for ever.
 const maxTTL = 30 * 24 * time.Hour
 
-// tooManyTools says that a limit keeps a server's tools out of the hub (L9).
-type tooManyTools struct {
+// tooMany says that a limit keeps what a server lists out of the hub (L9).
+type tooMany struct {
 	server string
 	limit  int
-	before int // tools of the servers ahead in the listing order
-	tools  int // of this server, 0 if more than can be told
+	before int // items of the servers ahead in the listing order
+	items  int // of this server, 0 if more than can be told
 }
 
-func (e *tooManyTools) Error() string {
-	if e.tools == 0 {
-		return fmt.Sprintf("server %q is refused: it lists more than the %d tools that the hub takes (max_catalog_items)", e.server, e.limit)
+func (e *tooMany) Error() string {
+	if e.items == 0 {
+		return fmt.Sprintf("server %q is refused: it lists more than the %d items that the hub takes (max_catalog_items)", e.server, e.limit)
 	}
-	return fmt.Sprintf("server %q is refused: it lists %d tools, the servers before it have %d, and the hub takes %d (max_catalog_items)", e.server, e.tools, e.before, e.limit)
+	return fmt.Sprintf("server %q is refused: it lists %d items, the servers before it have %d, and the hub takes %d (max_catalog_items)", e.server, e.items, e.before, e.limit)
 }

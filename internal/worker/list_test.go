@@ -81,7 +81,7 @@ func pages(byCursor map[string]string) *scripted {
 	})
 }
 
-func TestListTools(t *testing.T) {
+func TestRead(t *testing.T) {
 	t.Parallel()
 	endless := 0
 	for name, c := range map[string]struct {
@@ -112,22 +112,24 @@ func TestListTools(t *testing.T) {
 			return jsontext.Value(fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, endless)), nil
 		}), want: "more than 1000 pages"},
 	} {
-		list, err := listTools(t.Context(), "s", c.conn, time.Second, 50)
+		r := reader{server: "s", conn: c.conn, timeout: time.Second, limit: 50}
+		list, err := r.read(t.Context(), allKinds, nil)
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
 		case c.want == "":
-			if len(list.tools) != c.tools || list.ttl != c.ttl {
-				t.Errorf("%s: %d tools, ttl %v", name, len(list.tools), list.ttl)
+			if len(list.defs[0]) != c.tools || list.ttl() != c.ttl {
+				t.Errorf("%s: %d tools, ttl %v", name, len(list.defs[0]), list.ttl())
 			}
 		case err == nil || !strings.Contains(err.Error(), c.want):
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 	silent := newScripted(nil)
-	silent.info.Capabilities = jsontext.Value(`{"prompts":{}}`)
-	if list, err := listTools(t.Context(), "s", silent, time.Second, 50); err != nil || len(list.tools) != 0 {
-		t.Errorf("a server without tools: %v, %v", list, err)
+	silent.info.Capabilities = jsontext.Value(`{"logging":{}}`)
+	r := reader{server: "s", conn: silent, timeout: time.Second, limit: 50}
+	if list, err := r.read(t.Context(), allKinds, nil); err != nil || list.ttl() != 0 {
+		t.Errorf("a server without lists: %v, %v", list, err)
 	}
 }
 
@@ -140,13 +142,13 @@ func FuzzListPage(f *testing.F) {
 		if _, err := mcp.ParseMessage(append(append([]byte(`{"jsonrpc":"2.0","id":1,"result":`), data...), '}'), mcp.Lenient); err != nil {
 			return
 		}
-		var l listing
-		if _, _, err := l.add(data, 100); err != nil {
+		p := paging{member: "tools", room: 100}
+		if _, _, err := p.add(data); err != nil {
 			return
 		}
-		c := catalog.New("s", mcp.ServerInfo{}, catalog.Lists{Tools: l.tools})
-		if len(c.Tools)+len(c.Rejected) < len(l.tools) {
-			t.Errorf("%d tools became %d and %d", len(l.tools), len(c.Tools), len(c.Rejected))
+		c := catalog.New("s", mcp.ServerInfo{}, catalog.Lists{Tools: p.defs})
+		if len(c.Tools)+len(c.Rejected) < len(p.defs) {
+			t.Errorf("%d tools became %d and %d", len(p.defs), len(c.Tools), len(c.Rejected))
 		}
 	})
 }
@@ -170,21 +172,21 @@ func testDefinition(change func(*config.Server)) *definition {
 	if change != nil {
 		change(&c)
 	}
-	d := &definition{Server: serverOf(c), maxTools: 100, decisions: &sync.Map{}}
+	d := &definition{Server: serverOf(c), maxItems: 100, decisions: &sync.Map{}}
 	return d
 }
 
 // startBench runs a server whose connections answer as answer says.
 func startBench(t *testing.T, def *definition, answer func(call *mcp.Call) (jsontext.Value, error)) *bench {
 	b := &bench{start: time.Now(), ended: make(chan struct{})}
-	dial := func(_ context.Context, tell news) (*link, error) {
+	dial := func(_ context.Context, _ mcp.EraChoice, tell news) (*link, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.dials = append(b.dials, time.Since(b.start))
 		if b.fail != nil {
 			return nil, b.fail
 		}
-		b.conn, b.changed = newScripted(answer), tell.listChanged
+		b.conn, b.changed = newScripted(answer), func() { tell.listChanged(allKinds) }
 		if def.Config.Era == config.EraLegacy {
 			b.conn.info.Era = mcp.EraLegacy
 		}

@@ -79,6 +79,8 @@ var childPrograms = map[string]func(){
 	"sleep": func() { time.Sleep(time.Hour) },
 	// testbed is the builtin server as a process; mcpChild says what is added.
 	"testbed": func() { runTestbed() },
+	// library has resources, templates and prompts.
+	"library": func() { _ = newLibrary().Run(context.Background(), &sdk.StdioTransport{}) },
 	// asker is a legacy server that asks its client things.
 	"asker": func() { _ = newAsker().Run(context.Background(), &sdk.StdioTransport{}) },
 	// web serves the testbed as Streamable HTTP on the address in its argument.

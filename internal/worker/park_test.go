@@ -543,7 +543,7 @@ func TestInputRequestLeavesBehind(t *testing.T) {
 
 func TestLeastBusy(t *testing.T) {
 	t.Parallel()
-	if !slices.Equal([]int{leastBusy(links(3, 1, 2)).replica, leastBusy(links(0, 0)).replica}, []int{1, 0}) {
+	if !slices.Equal([]int{leastBusy(links(3, 1, 2)).slot, leastBusy(links(0, 0)).slot}, []int{1, 0}) {
 		t.Error("not the least busy connection")
 	}
 }
@@ -551,7 +551,7 @@ func TestLeastBusy(t *testing.T) {
 func links(busy ...int64) []*link {
 	var out []*link
 	for i, n := range busy {
-		l := &link{replica: i}
+		l := &link{slot: i}
 		l.busy.Store(n)
 		out = append(out, l)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,9 +28,11 @@ func (s *server) handle(ctx context.Context, in *bus.Incoming) (bus.Reply, error
 		return bus.Reply{}, mcp.NewFault(mcp.KindInvalid, "invalid_request", "the call must be a JSON-RPC request of the method in its subject, %q", in.Meta.Method)
 	}
 	switch m.Method {
-	case mcp.MethodToolsCall:
-		return s.callTool(ctx, in, &m)
-	case mcp.MethodToolsList:
+	case mcp.MethodToolsCall, mcp.MethodResourcesRead, mcp.MethodPromptsGet, mcp.MethodComplete:
+		return s.serve(ctx, in, &m)
+	case mcp.MethodListen:
+		return s.watch.listen(ctx, in, &m)
+	case mcp.MethodToolsList, mcp.MethodResourcesList, mcp.MethodTemplatesList, mcp.MethodPromptsList:
 		return s.listReply(in, &m)
 	case mcp.MethodDiscover:
 		return s.discoverReply(&m)
@@ -44,72 +47,18 @@ func result(id, value jsontext.Value) bus.Reply {
 	return bus.Reply{Body: mcp.AppendResult(body, id, value)}
 }
 
-// toolCall is what the pipeline reads of the params of tools/call.
-type toolCall struct {
-	name             string
-	arguments        jsontext.Value // nil when absent, like all below
-	meta             jsontext.Value
-	state, responses jsontext.Value // of a caller that was asked for input
-}
-
-func readToolCall(params jsontext.Value) (toolCall, error) {
-	var t toolCall
-	wrong := func(name, kind string) error {
-		return mcp.NewFault(mcp.KindInvalid, "invalid_params", "params.%s must be %s", name, kind)
-	}
-	if params == nil {
-		return t, wrong("name", "a string")
-	}
-	named := false
-	err := mcp.EachField(params, func(name string, v jsontext.Value) error {
-		switch name {
-		case "name":
-			if named = v.Kind() == '"'; !named {
-				return wrong(name, "a string")
-			}
-			t.name = mcp.Text(v)
-		case "requestState":
-			if v.Kind() != '"' {
-				return wrong(name, "a string")
-			}
-			t.state = v
-		case "arguments", "_meta", "inputResponses":
-			if name == "arguments" && v.Kind() == 'n' {
-				return nil // as good as absent; see mcp.ParseParams
-			}
-			if v.Kind() != '{' {
-				return wrong(name, "an object")
-			}
-			switch name {
-			case "arguments":
-				t.arguments = v
-			case "_meta":
-				t.meta = v
-			default:
-				t.responses = v
-			}
-		}
-		return nil
-	})
-	if err == nil && !named {
-		err = wrong("name", "a string")
-	}
-	return t, err
-}
-
-// callTool is the pipeline: selection, policy, the request. What comes between
+// serve is the pipeline: selection, policy, the request. What comes between
 // and after these steps later (hooks, validation, shaping) has its place here.
-func (s *server) callTool(ctx context.Context, in *bus.Incoming, m *mcp.Message) (bus.Reply, error) {
-	params, err := readToolCall(m.Params)
+func (s *server) serve(ctx context.Context, in *bus.Incoming, m *mcp.Message) (bus.Reply, error) {
+	params, err := readCallParams(m)
 	if err != nil {
 		return bus.Reply{}, err
 	}
 	live, def := s.live.Load(), s.definition()
-	tool, err := s.selectTool(live, def, params.name)
-	if err != nil {
+	c := &call{server: s, in: in, message: m, params: params, def: def, start: time.Now()}
+	if err := c.pick(live); err != nil {
 		return bus.Reply{}, err
 	}
-	c := &call{server: s, in: in, message: m, params: params, tool: tool, def: def, start: time.Now()}
 	if err := c.decide(); err != nil {
 		c.emit("denied", "denied", bus.Reply{})
 		c.giveUp(err)
@@ -121,31 +70,52 @@ func (s *server) callTool(ctx context.Context, in *bus.Incoming, m *mcp.Message)
 	return reply, err
 }
 
-// selectTool finds a tool that may be called: it is in the current accepted
-// catalog and no filter leaves it out.
-func (s *server) selectTool(live *serving, def *definition, name string) (*catalog.Tool, error) {
+// pick finds what the call is about. A tool or prompt must be in the current
+// accepted catalog, and no filter may leave it out. A resource need not: links
+// and templates lead to what is not listed, and the server knows what there is.
+func (c *call) pick(live *serving) error {
 	if live.catalog == nil {
-		return nil, live.unavailable
+		return live.unavailable
 	}
-	t, ok := live.catalog.Tool(name)
-	if !ok || !def.Filter.Selects(s.id, name) {
-		f := mcp.NewFault(mcp.KindNotFound, "unknown_tool", "server %q has no tool %.130q", s.id, name)
-		f.Server = s.id
-		return nil, f
+	kind, key := c.params.kind, c.params.key
+	known := false
+	switch kind {
+	case catalog.KindTool:
+		var t *catalog.Tool
+		if t, known = live.catalog.Tool(key); known {
+			c.tool, c.digest = t, t.Digest
+		}
+		known = known && c.def.Filter.Selects(c.server.id, key)
+	case catalog.KindPrompt:
+		var p *catalog.Item
+		if p, known = live.catalog.Prompt(key); known {
+			c.digest = p.Digest
+		}
+	default:
+		if r, ok := live.catalog.Resource(key); ok {
+			c.digest = r.Digest
+		}
+		known = true
+	}
+	if !known {
+		f := mcp.NewFault(mcp.KindNotFound, "unknown_"+string(kind), "server %q has no %s %.130q", c.server.id, kind, key)
+		f.Server = c.server.id
+		return f
 	}
 	if live.unavailable != nil {
-		return nil, live.unavailable
+		return live.unavailable
 	}
-	return t, nil
+	return nil
 }
 
-// call is one tools/call on its way through the pipeline.
+// call is one request on its way through the pipeline.
 type call struct {
 	server   *server
 	in       *bus.Incoming
 	message  *mcp.Message
-	params   toolCall
-	tool     *catalog.Tool
+	params   callParams
+	tool     *catalog.Tool // nil if it is about none
+	digest   string        // of the definition, "" of what is not listed
 	def      *definition
 	decision policy.Decision
 	start    time.Time
@@ -161,9 +131,9 @@ func (c *call) decide() error {
 		return nil
 	case policy.Ask:
 		// Nobody can be asked yet, so an ask rule is a refusal with a hint.
-		f = mcp.NewFault(mcp.KindDenied, "approval_required", "calling %s/%s needs an approval and this hub has no approver (%s)", c.server.id, c.tool.Name, c.decision.Field)
+		f = mcp.NewFault(mcp.KindDenied, "approval_required", "%s %s/%s needs an approval and this hub has no approver (%s)", c.verb(), c.server.id, c.policyName(), c.decision.Field)
 	default:
-		f = mcp.NewFault(mcp.KindDenied, "policy", "calling %s/%s is denied by the policy (%s)", c.server.id, c.tool.Name, c.decision.Field)
+		f = mcp.NewFault(mcp.KindDenied, "policy", "%s %s/%s is denied by the policy (%s)", c.verb(), c.server.id, c.policyName(), c.decision.Field)
 	}
 	if c.decision.Failed != "" {
 		f.Message += "; its condition could not be evaluated for these arguments"
@@ -172,27 +142,47 @@ func (c *call) decide() error {
 	return f
 }
 
+// policyName is what rules know the subject of the call by.
+func (c *call) policyName() string { return catalog.PolicyName(c.params.kind, c.params.key) }
+
+// verb is what the caller wants to do, for errors.
+func (c *call) verb() string {
+	switch c.message.Method {
+	case mcp.MethodToolsCall:
+		return "calling"
+	case mcp.MethodResourcesRead:
+		return "reading"
+	case mcp.MethodPromptsGet:
+		return "getting"
+	}
+	return "completing arguments of"
+}
+
 func (d *definition) decide(c *call) policy.Decision {
 	if d.Policy == nil {
 		return policy.Decision{Effect: policy.Deny, Field: "default", Reason: "there is no usable policy"}
 	}
-	if d.cacheable {
-		if known, ok := d.decisions.Load(c.tool.Name); ok {
+	name := c.policyName()
+	cacheable := d.cacheable && c.digest != "" // of what is not listed there is no end
+	if cacheable {
+		if known, ok := d.decisions.Load(name); ok {
 			return known.(policy.Decision)
 		}
 	}
 	in := policy.Input{
-		Server: c.server.id, Tool: c.tool.Name,
-		Annotations: c.tool.Annotations, Trusted: d.Config.Trusted,
+		Server: c.server.id, Tool: name, Trusted: d.Config.Trusted,
 		Arguments: c.params.arguments, Principal: c.in.Meta.Principal, Taint: c.in.Meta.Taint,
 		TaintUnknown: !c.in.Meta.Signed, Now: c.start,
 	}
+	if c.tool != nil {
+		in.Annotations = c.tool.Annotations
+	}
 	if d.Policy.UsesRate() {
-		in.Rate = c.server.rates.count(c.tool.Name, c.in.Meta.Principal, c.start)
+		in.Rate = c.server.rates.count(name, c.in.Meta.Principal, c.start)
 	}
 	decision := d.Policy.Decide(in)
-	if d.cacheable {
-		d.decisions.Store(c.tool.Name, decision)
+	if cacheable {
+		d.decisions.Store(name, decision)
 	}
 	return decision
 }
@@ -210,23 +200,25 @@ func (c *call) send(ctx context.Context, live *serving) (bus.Reply, error) {
 	if err != nil {
 		return bus.Reply{}, err
 	}
-	legacy := l.conn.Info().Era == mcp.EraLegacy
+	legacy := l.era() == mcp.EraLegacy
 	if params, err = c.strip(params, legacy); err != nil {
 		return bus.Reply{}, err
 	}
 	request := &mcp.Call{
-		Method: mcp.MethodToolsCall, Params: params,
+		Method: c.message.Method, Params: params,
 		Timeout: c.def.Config.Timeout.Std(), MaxTotal: c.def.Config.MaxTotalTimeout.Std(),
 	}
 	if legacy {
 		return c.callLegacy(ctx, l, request)
 	}
-	request.Headers = mcp.ParamHeaderValues(c.tool.Headers, c.params.arguments)
+	if c.tool != nil {
+		request.Headers = mcp.ParamHeaderValues(c.tool.Headers, c.params.arguments)
+	}
 	request.Notify = c.notify
 	value, err := l.call(ctx, request)
-	if err == nil && bytes.Contains(value, inputRequiredWord) && mcp.FieldString(value, "resultType") == mcp.ResultInputRequired {
+	if err == nil && c.message.Method != mcp.MethodComplete && bytes.Contains(value, inputRequiredWord) && mcp.FieldString(value, "resultType") == mcp.ResultInputRequired {
 		c.asks = true
-		value, err = c.wrapAsk(value, l.replica)
+		value, err = c.wrapAsk(value, l.slot)
 	}
 	return c.reply(value, err)
 }
@@ -306,7 +298,10 @@ func notification(method string, params jsontext.Value) []byte {
 // server's own error.
 func (c *call) reply(value jsontext.Value, err error) (bus.Reply, error) {
 	if err == nil {
-		if value, err = modernResult(value); err == nil {
+		if value, err = modernResult(value); err == nil && c.message.Method == mcp.MethodResourcesRead {
+			value, err = uncached(value)
+		}
+		if err == nil {
 			return result(c.message.ID, value), nil
 		}
 	}
@@ -351,6 +346,22 @@ func modernResult(value jsontext.Value) (jsontext.Value, error) {
 
 var resultTypeFirst, resultTypeLast = []byte(`{"resultType":"`), []byte(`,"resultType":"complete"}`)
 
+// uncached adds to what was read that nobody may keep it, where the server does
+// not say (2026-07-28, server/utilities/caching).
+func uncached(value jsontext.Value) (jsontext.Value, error) {
+	var changes []mcp.Change
+	if mcp.Field(value, "ttlMs") == nil {
+		changes = append(changes, mcp.Change{Name: "ttlMs", Value: jsontext.Value("0")})
+	}
+	if mcp.Field(value, "cacheScope") == nil {
+		changes = append(changes, mcp.Change{Name: "cacheScope", Value: jsontext.Value(`"private"`)})
+	}
+	if changes == nil || mcp.FieldString(value, "resultType") != mcp.ResultComplete {
+		return value, nil
+	}
+	return mcp.Edit(value, changes...)
+}
+
 // listReply is the server's own list, for whoever looks at one server on the
 // bus: what may be called, under the server's own names, in one page.
 func (s *server) listReply(in *bus.Incoming, m *mcp.Message) (bus.Reply, error) {
@@ -359,16 +370,28 @@ func (s *server) listReply(in *bus.Incoming, m *mcp.Message) (bus.Reply, error) 
 		return bus.Reply{}, live.unavailable
 	}
 	offered := def.Projection()
-	value := []byte(`{"resultType":"complete","tools":[`)
-	for i := range live.catalog.Tools {
-		t := &live.catalog.Tools[i]
-		if !offered.Offers(t, in.Meta.Principal) {
-			continue
-		}
+	i := slices.IndexFunc(listMethods, func(l listMethod) bool { return l.method == m.Method })
+	value := append([]byte(`{"resultType":"complete","`), listMethods[i].member+`":[`...)
+	comma := func() {
 		if value[len(value)-1] != '[' {
 			value = append(value, ',')
 		}
-		value = t.AppendDef(value, t.Name, false)
+	}
+	switch kind := listMethods[i].kind; kind {
+	case catalog.KindTool:
+		for i := range live.catalog.Tools {
+			if t := &live.catalog.Tools[i]; offered.Offers(t, in.Meta.Principal) {
+				comma()
+				value = t.AppendDef(value, t.Name, false)
+			}
+		}
+	default:
+		for _, it := range live.catalog.List(kind) {
+			if offered.OffersItem(kind, it.Key, in.Meta.Principal) {
+				comma()
+				value = it.AppendDef(value, it.Key)
+			}
+		}
 	}
 	value = append(value, `],"ttlMs":0,"cacheScope":"private"}`...)
 	return result(m.ID, value), nil

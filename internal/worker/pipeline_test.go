@@ -131,7 +131,7 @@ func TestBadCalls(t *testing.T) {
 			t.Errorf("%.120q: %v", body, err)
 		}
 	}
-	_, err := h.ask(bus.CallSubject("test", "bed", s.Epoch(), "prompts/get"), []byte(`{"jsonrpc":"2.0","id":1,"method":"prompts/get"}`), "", nil)
+	_, err := h.ask(bus.CallSubject("test", "bed", s.Epoch(), "resources/write"), []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/write"}`), "", nil)
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Code != mcp.CodeMethodNotFound {
 		t.Errorf("an unknown method: %v", err)
 	}
@@ -455,7 +455,7 @@ func TestCallEventIsWhatTheTagsSay(t *testing.T) {
 	}
 }
 
-func FuzzReadToolCall(f *testing.F) {
+func FuzzReadCallParams(f *testing.F) {
 	f.Add([]byte(`{"name":"a","arguments":{"x":1},"_meta":{},"requestState":"s","inputResponses":{}}`))
 	f.Add([]byte(`{"name":"\u0061"}`))
 	f.Add([]byte(`{"name":1}`))
@@ -464,7 +464,7 @@ func FuzzReadToolCall(f *testing.F) {
 		if err != nil || m.Params == nil {
 			return
 		}
-		got, err := readToolCall(m.Params)
+		got, err := readCallParams(&m)
 		// The obvious way.
 		var want map[string]jsontext.Value
 		if experimental.Unmarshal(m.Params, &want) != nil {
@@ -477,7 +477,7 @@ func FuzzReadToolCall(f *testing.F) {
 		if right != (err == nil) {
 			t.Fatalf("%s: %v", params, err)
 		}
-		if err == nil && (got.name != mcp.Text(want["name"]) || !sameJSON(got.arguments, want["arguments"])) {
+		if err == nil && (got.key != mcp.Text(want["name"]) || !sameJSON(got.arguments, want["arguments"])) {
 			t.Errorf("%s became %+v", params, got)
 		}
 	})

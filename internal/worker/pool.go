@@ -1,29 +1,43 @@
 package worker
 
 import (
+	"slices"
+
 	"github.com/go-json-experiment/json/jsontext"
 
 	"toolhub/internal/mcp"
 )
 
-// route chooses the connection for a call and makes the params that its server
-// is to see: for the retry of a request the replica that asked for input, with its
-// own state (K6), else the replica with the fewest calls.
+// route chooses the connection for a request and makes its params: the replica
+// that asked for input, if the caller comes back with that, with the server's
+// own state (K6); else one of the caller's era, if the server is connected in
+// both, that has the least to do.
 func (c *call) route(live *serving, back *envelope) (*link, jsontext.Value, error) {
 	params := c.message.Params
 	if back != nil {
 		for _, l := range live.links {
-			if l.replica == back.Replica {
+			if l.slot == back.Replica {
 				params, err := mcp.Edit(params, mcp.Change{Name: "requestState", Value: back.own})
 				return l, params, err
 			}
 		}
 		return nil, nil, mcp.Unavailable(c.server.id, mcp.ReasonBackend, "the replica of server %q that asked for input is not connected", c.server.id)
 	}
-	if c.server.replicas <= 1 {
-		return live.links[0], params, nil
+	links := live.links
+	if c.server.mirror {
+		era := mcp.EraModern
+		if c.in.Meta.ClientEra == mcp.EraLegacy || live.legacyOnly[itemKey{c.params.kind, c.params.key}] {
+			era = mcp.EraLegacy
+		}
+		// Any is better than none: what is of another era is translated.
+		if same := slices.DeleteFunc(slices.Clone(links), func(l *link) bool { return l.era() != era }); len(same) > 0 {
+			links = same
+		}
 	}
-	return leastBusy(live.links), params, nil
+	if len(links) == 1 {
+		return links[0], params, nil
+	}
+	return leastBusy(links), params, nil
 }
 
 func leastBusy(links []*link) *link {

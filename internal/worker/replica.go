@@ -16,7 +16,20 @@ import (
 // connection, and connects anew, for as long as its server runs.
 type replica struct {
 	server *server
-	number int
+	// slot is its number, from 0. A server in both eras has two for each process.
+	slot int
+}
+
+// era is what the connection is to speak.
+func (r *replica) era() mcp.EraChoice {
+	choice := r.server.definition().Config.Era
+	switch {
+	case choice != config.EraMirror:
+		return mcp.EraChoice(choice)
+	case r.slot%2 == 0:
+		return mcp.EraChoice(mcp.EraModern)
+	}
+	return mcp.EraChoice(mcp.EraLegacy)
 }
 
 // reconnectEvery is the pause between two attempts to reach a server that is not
@@ -57,7 +70,7 @@ func (r *replica) run(stop, hard context.Context) {
 		attempts++
 		delay, again := r.delay(err, pace)
 		count := attempts // which goes on while the server's goroutine reads it
-		s.do(func() { s.failed(r.number, err, count, delay, again) })
+		s.do(func() { s.failed(r.slot, err, count, delay, again) })
 		if !again {
 			<-stop.Done()
 			return
@@ -72,10 +85,11 @@ func (r *replica) connect(stop context.Context) (*link, error) {
 	timeout := s.definition().Config.StartupTimeout.Std()
 	ctx, cancel := context.WithTimeoutCause(stop, timeout, fmt.Errorf("the server did not start within %v (startup_timeout)", timeout))
 	defer cancel()
-	s.do(func() { s.connecting(r.number) })
-	l, err := s.dial(ctx, news{
-		started:     func(p peer) { s.do(func() { s.started(r.number, p) }) },
-		listChanged: func() { s.do(s.listChanged) },
+	s.do(func() { s.connecting(r.slot) })
+	l, err := s.dial(ctx, r.era(), news{
+		started:         func(p peer) { s.do(func() { s.started(r.slot, p) }) },
+		listChanged:     func(kinds kindSet) { s.do(func() { s.listChanged(kinds) }) },
+		resourceUpdated: s.watch.updated,
 	})
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -83,7 +97,7 @@ func (r *replica) connect(stop context.Context) (*link, error) {
 		}
 		return nil, err
 	}
-	l.replica = r.number
+	l.slot = r.slot
 	s.do(func() { s.connected(l) })
 	return l, nil
 }

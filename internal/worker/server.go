@@ -25,18 +25,18 @@ type definition struct {
 	*registry.Server
 	// refusal is why a limit of the worker keeps the server from being started, "".
 	refusal string
-	// maxTools is how many tools the hub takes in all.
-	maxTools     int
+	// maxItems is how many tools, resources, templates and prompts the hub takes in all.
+	maxItems     int
 	drainTimeout time.Duration
-	// cacheable says that the policy has no condition, so that its decision
-	// about a tool is always the same; decisions has those made, by tool.
+	// cacheable says that the policy has no condition, so that its decision about a
+	// thing is always the same; decisions has those made, by policy name.
 	cacheable bool
 	decisions *sync.Map // of policy.Decision
 }
 
 func newDefinition(settings *config.Settings, s *registry.Server, refusal string) *definition {
 	d := &definition{
-		Server: s, refusal: refusal, maxTools: settings.MaxCatalogItems, drainTimeout: settings.DrainTimeout.Std(),
+		Server: s, refusal: refusal, maxItems: settings.MaxCatalogItems, drainTimeout: settings.DrainTimeout.Std(),
 		decisions: &sync.Map{},
 	}
 	if s.Policy != nil {
@@ -50,7 +50,7 @@ func newDefinition(settings *config.Settings, s *registry.Server, refusal string
 // out of a definition and the settings changes only when one of them does.
 func (d *definition) same(settings *config.Settings, s *registry.Server, refusal string) bool {
 	return d.Definition == s.Definition && d.Policy == s.Policy && d.Filter == s.Filter && d.refusal == refusal &&
-		d.maxTools == settings.MaxCatalogItems && d.drainTimeout == settings.DrainTimeout.Std()
+		d.maxItems == settings.MaxCatalogItems && d.drainTimeout == settings.DrainTimeout.Std()
 }
 
 // ours reports whether the server is a process or goroutine that the worker starts.
@@ -78,6 +78,8 @@ type serving struct {
 	links       []*link
 	// catalog is the current accepted one, nil before the first.
 	catalog *catalog.Catalog
+	// legacyOnly has what only the legacy connections of a server in both eras list.
+	legacyOnly map[itemKey]bool
 }
 
 // server is one server in one epoch of its ownership. Its goroutine (run) owns
@@ -92,24 +94,30 @@ type server struct {
 	lot      *lot
 	secrets  *redactor                  // for what events have of calls
 	def      atomic.Pointer[definition] // replaced by update
-	before   atomic.Int64               // tools of the servers ahead in the listing order
+	before   atomic.Int64               // items of the servers ahead in the listing order
 	live     atomic.Pointer[serving]    // what calls see
 	rates    rates
+	watch    watch // of resources
 	replicas int
+	// mirror says that each replica has a connection in either era.
+	mirror bool
 	// calls are those that may outlive the request that began them. They end with
 	// the server's connections; whoever stops server and service waits for them.
 	calls sync.WaitGroup
 
 	inbox   chan func()
 	rejudge chan struct{} // has a token when def or before has changed
-	refetch chan struct{} // has a token when the list is wanted anew
+	refetch chan struct{} // has a token when the lists are wanted anew
 	ended   chan struct{} // closed when run has ended
+	leaving chan struct{} // closed when the server is about to stop
+	left    sync.Once     // closing leaving
 
-	links    []*link // by replica, nil while it has none
+	links    []*link // by slot, nil while it has none
 	failures []failure
 	catalog  *catalog.Catalog // the last accepted one
+	listings listings         // what it was made of
 	listed   bool             // catalog, or the failure to get one, is of the present connection
-	stale    bool             // the list may have changed
+	stale    kindSet          // the lists that may have changed
 	fetching bool
 	fetchCtx context.Context
 	nextList time.Time // not before (refetch_interval)
@@ -164,10 +172,12 @@ func (s *server) do(f func()) {
 func newServer(def *definition, dial dialer, lot *lot, emit func(bus.Event), post func(post), log *slog.Logger) *server {
 	s := &server{
 		id: def.ID(), log: log, dial: dial, emit: emit, post: post, lot: lot, replicas: max(1, def.Config.Replicas),
-		inbox: make(chan func(), 16), rejudge: make(chan struct{}, 1), refetch: make(chan struct{}, 1), ended: make(chan struct{}),
+		inbox: make(chan func(), 16), rejudge: make(chan struct{}, 1), refetch: make(chan struct{}, 1), ended: make(chan struct{}), leaving: make(chan struct{}),
+		mirror: def.Config.Era == config.EraMirror,
 	}
-	s.links = make([]*link, s.replicas)
-	s.failures = make([]failure, s.replicas)
+	s.watch.server = s
+	s.links = make([]*link, s.slots())
+	s.failures = make([]failure, s.slots())
 	s.def.Store(def)
 	s.live.Store(&serving{unavailable: mcp.Unavailable(s.id, mcp.ReasonBackend, "server %q is starting", s.id)})
 	return s
@@ -188,8 +198,8 @@ func (s *server) run(stop, hard context.Context) {
 		close(gone)
 	} else {
 		var replicas sync.WaitGroup
-		for i := range s.replicas {
-			replicas.Go(func() { (&replica{server: s, number: i}).run(stop, hard) })
+		for i := range s.links {
+			replicas.Go(func() { (&replica{server: s, slot: i}).run(stop, hard) })
 		}
 		go func() { replicas.Wait(); close(gone) }()
 	}
@@ -204,7 +214,7 @@ func (s *server) run(stop, hard context.Context) {
 		case <-s.rejudge:
 			s.judge()
 		case <-s.refetch:
-			s.stale, s.nextList = true, time.Time{}
+			s.stale, s.nextList = allKinds, time.Time{}
 		case <-timer.C:
 		case <-stop.Done():
 			running = false
@@ -224,7 +234,7 @@ func (s *server) run(stop, hard context.Context) {
 }
 
 // update puts a new definition with the same connection in force, and how many
-// tools there are ahead of the server's. It never waits.
+// items there are ahead of the server's. It never waits.
 func (s *server) update(d *definition, before int) {
 	if s.def.Swap(d) == d && s.before.Swap(int64(before)) == int64(before) {
 		return
@@ -235,6 +245,9 @@ func (s *server) update(d *definition, before int) {
 	default:
 	}
 }
+
+// leave ends what lasts as long as the server does, so that no drain waits for it.
+func (s *server) leave() { s.left.Do(func() { close(s.leaving) }) }
 
 // refresh asks for the list at once, whatever the interval (L3). It never waits.
 func (s *server) refresh() {
@@ -262,18 +275,20 @@ func (s *server) started(number int, p peer) {
 }
 
 func (s *server) connected(l *link) {
-	s.links[l.replica] = l
-	s.failures[l.replica] = failure{}
+	s.links[l.slot] = l
+	s.failures[l.slot] = failure{}
 	s.latency = 0
-	s.stale = true // what was listed before may have changed meanwhile
+	s.stale = allKinds // what was listed before may have changed meanwhile
 	s.nextList = time.Time{}
 	s.expose()
+	s.watch.add(s.fetchCtx, &s.fetches, l)
 }
 
 func (s *server) lost(l *link, reason string) {
-	s.links[l.replica] = nil
-	s.failures[l.replica] = failure{reason: reason, stderr: l.stderr()}
-	s.stale = true
+	s.watch.remove(l)
+	s.links[l.slot] = nil
+	s.failures[l.slot] = failure{reason: reason, stderr: l.stderr()}
+	s.stale = allKinds
 	if len(s.connections()) == 0 {
 		s.listed = false
 	}
@@ -290,7 +305,7 @@ func (s *server) failed(number int, err error, attempts int, delay time.Duration
 
 func (s *server) probed(latency time.Duration) { s.latency = latency }
 
-func (s *server) listChanged() { s.stale = true }
+func (s *server) listChanged(kinds kindSet) { s.stale |= kinds }
 
 // nextFetch fetches the list if it is time to, and returns how long until it
 // may be again.
@@ -298,16 +313,16 @@ func (s *server) nextFetch() time.Duration {
 	const idle = time.Hour
 	links := s.connections()
 	now := time.Now()
-	if !s.stale && !s.expires.IsZero() && !now.Before(s.expires) {
-		s.stale, s.expires = true, time.Time{}
+	if s.stale == 0 && !s.expires.IsZero() && !now.Before(s.expires) {
+		s.stale, s.expires = allKinds, time.Time{}
 	}
 	switch {
 	case s.fetching || len(links) == 0:
 		return idle
-	case s.stale && !now.Before(s.nextList):
-		s.fetch(links[0])
+	case s.stale != 0 && !now.Before(s.nextList):
+		s.fetch(s.listers())
 		return idle
-	case s.stale:
+	case s.stale != 0:
 		return s.nextList.Sub(now)
 	case !s.expires.IsZero():
 		return s.expires.Sub(now)
@@ -329,29 +344,56 @@ func (s *server) nextLook() time.Duration {
 	return time.Hour
 }
 
-func (s *server) fetch(l *link) {
+// listers are the connections whose lists make the catalog: one, or one of each era.
+func (s *server) listers() []*link {
+	links := s.connections()
+	if !s.mirror {
+		return links[:1]
+	}
+	var out []*link
+	for _, era := range []mcp.Era{mcp.EraModern, mcp.EraLegacy} {
+		if i := slices.IndexFunc(links, func(l *link) bool { return l.era() == era }); i >= 0 {
+			out = append(out, links[i])
+		}
+	}
+	return out
+}
+
+func (s *server) fetch(links []*link) {
 	def := s.definition()
-	s.fetching, s.stale = true, false // what changes from here on is seen by the next
+	which, before := s.stale, s.listings
+	s.fetching, s.stale = true, 0 // what changes from here on is seen by the next
 	s.nextList = time.Now().Add(def.Config.RefetchInterval.Std())
 	s.fetches.Go(func() {
-		list, err := listTools(s.fetchCtx, s.id, l.conn, def.Config.RequestTimeout.Std(), def.maxTools)
-		err = l.secrets.error(err) // which may have the server's own words
+		next, latency, err := before, time.Duration(0), error(nil)
+		for _, l := range links {
+			r := &reader{server: s.id, conn: l.conn, timeout: def.Config.RequestTimeout.Std(), limit: def.maxItems}
+			var list *listing
+			if list, err = r.read(s.fetchCtx, which, before.of(l.era())); err != nil {
+				err = l.secrets.error(err) // which may have the server's own words
+				break
+			}
+			next, latency = next.with(l.era(), list), r.latency
+		}
 		var c *catalog.Catalog
 		if err == nil {
-			c = catalog.New(s.id, *l.conn.Info(), catalog.Lists{Tools: list.tools})
+			c = catalog.New(s.id, *links[0].conn.Info(), next.union())
 		}
-		s.do(func() { s.fetched(l, list, c, err) })
+		s.do(func() { s.fetched(links, which, next, c, latency, err) })
 	})
 }
 
-func (s *server) fetched(l *link, list *listing, c *catalog.Catalog, err error) {
+// fetched takes what a fetch of the lists in which has brought.
+func (s *server) fetched(links []*link, which kindSet, next listings, c *catalog.Catalog, latency time.Duration, err error) {
 	s.fetching = false
-	if s.links[l.replica] != l || isClosed(l.conn.Done()) {
-		s.stale = true // the connection was lost, which says nothing about the list
-		return
+	for _, l := range links {
+		if s.links[l.slot] != l || isClosed(l.conn.Done()) {
+			s.stale = allKinds // the connection was lost, which says nothing about the lists
+			return
+		}
 	}
 	if err != nil && queued(err) {
-		s.stale = true // the connection is busy, not ill (proxy seed)
+		s.stale |= which // the connection is busy, not ill (proxy seed)
 		return
 	}
 	def := s.definition()
@@ -359,29 +401,30 @@ func (s *server) fetched(l *link, list *listing, c *catalog.Catalog, err error) 
 	if err != nil {
 		s.misses++
 		s.overfull = nil
-		if limit, ok := errors.AsType[*tooManyTools](err); ok {
+		if limit, ok := errors.AsType[*tooMany](err); ok {
 			s.overfull = limit
 		}
 		s.missed = err.Error()
-		s.stale = true
+		s.stale |= which
 		// A list that keeps failing is asked for less and less often.
 		pause := def.Config.RefetchInterval.Std() << min(s.misses-1, 16)
 		s.nextList = time.Now().Add(max(def.Config.RefetchInterval.Std(), min(pause, def.Config.HealthInterval.Std())))
-		s.log.Warn("couldn't refresh the list of tools", "error", err, "failures", s.misses)
+		s.log.Warn("couldn't refresh the lists", "error", err, "failures", s.misses)
 		s.expose()
 		return
 	}
 	if s.latency == 0 { // the first health probe is some time away
-		s.latency = list.latency
+		s.latency = latency
 	}
 	s.misses, s.missed = 0, ""
+	s.listings = next
 	s.expires = time.Time{}
-	if list.ttl > 0 {
-		s.expires = time.Now().Add(list.ttl)
+	if ttl := next.ttl(); ttl > 0 {
+		s.expires = time.Now().Add(ttl)
 	}
 	if s.catalog == nil || s.catalog.Revision != c.Revision {
 		for _, r := range c.Rejected {
-			s.log.Warn("tool rejected", "tool", r.Tool, "reason", r.Reason, "detail", r.Detail)
+			s.log.Warn("a definition is rejected", "kind", r.Kind, "name", r.Tool, "reason", r.Reason, "detail", r.Detail)
 			s.emit(bus.Event{Kind: "tool", Subject: s.id, What: "rejected", Data: r})
 		}
 		s.catalog = c
@@ -389,7 +432,7 @@ func (s *server) fetched(l *link, list *listing, c *catalog.Catalog, err error) 
 	s.judge()
 }
 
-// judge applies the hub's limit on tools to the catalog anew.
+// judge applies the hub's limit on items to the catalog anew.
 func (s *server) judge() {
 	s.overfull = nil
 	if s.catalog != nil {
@@ -398,13 +441,13 @@ func (s *server) judge() {
 	s.expose()
 }
 
-// quota is why the hub does not take that many tools of this server, nil if it does (L9).
-func (s *server) quota(tools int) error {
-	limit, before := s.definition().maxTools, int(s.before.Load())
-	if before+tools <= limit {
+// quota is why the hub does not take that many items of this server, nil if it does (L9).
+func (s *server) quota(items int) error {
+	limit, before := s.definition().maxItems, int(s.before.Load())
+	if before+items <= limit {
 		return nil
 	}
-	return &tooManyTools{server: s.id, limit: limit, before: before, tools: tools}
+	return &tooMany{server: s.id, limit: limit, before: before, items: items}
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -414,6 +457,14 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// slots is how many connections the server has when all is well.
+func (s *server) slots() int {
+	if s.mirror {
+		return 2 * s.replicas
+	}
+	return s.replicas
 }
 
 func (s *server) connections() []*link {
@@ -433,7 +484,7 @@ func (s *server) withheld() bool {
 
 // expose makes what calls see.
 func (s *server) expose() {
-	next := &serving{links: s.connections(), catalog: s.catalog}
+	next := &serving{links: s.connections(), catalog: s.catalog, legacyOnly: s.listings.legacyOnly()}
 	unavailable := func(format string, args ...any) {
 		next.unavailable = mcp.Unavailable(s.id, mcp.ReasonBackend, format, args...)
 	}
@@ -441,9 +492,9 @@ func (s *server) expose() {
 	case len(next.links) == 0:
 		unavailable("server %q is not connected", s.id)
 	case s.overfull != nil:
-		unavailable("the tools of server %q are left out: %v", s.id, s.overfull)
+		unavailable("what server %q offers is left out: %v", s.id, s.overfull)
 	case s.withheld():
-		unavailable("the tools of server %q are left out until its list can be read again", s.id)
+		unavailable("what server %q offers is left out until its lists can be read again", s.id)
 	case s.catalog == nil || !s.listed:
 		unavailable("server %q is still starting", s.id)
 	}

@@ -77,9 +77,9 @@ func (s *server) describe() registry.Status {
 		if lines := newest(f.output()); lines != nil {
 			st.Stderr = lines // those of the ill one
 		}
-		st.Reason = fmt.Sprintf("%d of %d replicas are not connected: %s", missing, s.replicas, f.reason)
+		st.Reason = fmt.Sprintf("%d of %d connections are missing: %s", missing, len(s.links), f.reason)
 		if f.reason == "" {
-			st.Reason = fmt.Sprintf("%d of %d replicas are still starting", missing, s.replicas)
+			st.Reason = fmt.Sprintf("%d of %d connections are still being made", missing, len(s.links))
 		}
 	default:
 		st.State = registry.StateUp

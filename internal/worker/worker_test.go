@@ -449,7 +449,7 @@ func TestCatalogLimit(t *testing.T) {
 	first := h.ready("clock").Catalog.Tools
 	h.ready("one")
 	n := len(h.ready("one").Catalog.Tools)
-	want := fmt.Sprintf(`server "two" is refused: it lists %d tools, the servers before it have %d, and the hub takes 20 (max_catalog_items)`, n, n+len(first))
+	want := fmt.Sprintf(`server "two" is refused: it lists %d items, the servers before it have %d, and the hub takes 20 (max_catalog_items)`, n, n+len(first))
 	s := h.until(want, func(v *registry.View) bool {
 		st := v.Get("two").Status
 		return st != nil && st.State == registry.StateFailed && st.Reason == want && !v.Get("two").Ready()
@@ -634,7 +634,7 @@ func TestReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := h.state("pool", registry.StateDegraded)
-	if !s.Ready() || !strings.Contains(s.Status.Reason, "1 of 3 replicas") {
+	if !s.Ready() || !strings.Contains(s.Status.Reason, "1 of 3 connections") {
 		t.Errorf("with one replica dead: ready %v, %q", s.Ready(), s.Status.Reason)
 	}
 	if got := h.text("pool", "echo", `{"text":"on"}`); got != "on" {
