@@ -45,8 +45,8 @@ func TestItems(t *testing.T) { // N9
 	if e, ok := set.ResolvePrompt("x_lib__hello_you"); !ok || e.Server != "lib" || e.Item.Key != "hello.you" {
 		t.Errorf("the prompt is %+v", e)
 	}
-	if server, own, ok := set.ResolveTemplate("mcp-proxy://lib/lib://books/{id}"); !ok || server != "lib" || own != "lib://books/{id}" {
-		t.Errorf("the template is %q of %q", own, server)
+	if e, ok := set.ResolveTemplate("mcp-proxy://lib/lib://books/{id}"); !ok || e.Server != "lib" || e.Item.Key != "lib://books/{id}" {
+		t.Errorf("the template is %+v", e)
 	}
 	// Unchanged, as a server alone is seen.
 	set = Build([]Source{{Server: "lib", Catalog: library("lib"), URIs: URIsOriginal}}, "")

@@ -122,8 +122,11 @@ func (s *ToolSet) ResolveURI(uri string) (URITarget, error) {
 		return URITarget{Server: e.Server, URI: e.Item.Key, Listed: true}, nil
 	}
 	among, own := s.originals, uri
+	// One that names a server which is not there any more is not for the others,
+	// unless they say so themselves.
+	_, _, foreign := ownURI(uri)
 	if o, rest := s.ownerIn(uri); o != nil {
-		among, own = []*resourceOwner{o}, rest
+		among, own, foreign = []*resourceOwner{o}, rest, false
 	}
 	if err := validateURI(own); err != nil {
 		return URITarget{}, noResource(uri, "there is no resource %+.200q: %v", uri, err)
@@ -139,7 +142,7 @@ func (s *ToolSet) ResolveURI(uri string) (URITarget, error) {
 			return URITarget{}, noResource(uri, "the resource %+.200q is ambiguous: too many templates might fit it", uri)
 		}
 		fits += len(n)
-		if len(n) > 0 || len(among) == 1 {
+		if len(n) > 0 || len(among) == 1 && !foreign {
 			found = o
 		}
 	}
@@ -158,13 +161,9 @@ func noResource(uri, format string, args ...any) error {
 	return e
 }
 
-// ResolveTemplate finds the owner of an exposed URI template.
-func (s *ToolSet) ResolveTemplate(uriTemplate string) (server, own string, ok bool) {
-	e, ok := s.lists[templateList].resolve(uriTemplate)
-	if !ok {
-		return "", "", false
-	}
-	return e.Server, e.Item.Key, true
+// ResolveTemplate looks an exposed URI template up.
+func (s *ToolSet) ResolveTemplate(uriTemplate string) (*Entry, bool) {
+	return s.lists[templateList].resolve(uriTemplate)
 }
 
 // ExposeURI is the form in which callers see a URI that a server's result has. A

@@ -15,7 +15,7 @@ type running struct {
 // an answer for.
 func runsCode(method string) bool {
 	switch method {
-	case MethodToolsCall, "prompts/get", "resources/read", "completion/complete":
+	case MethodToolsCall, MethodPromptsGet, MethodResourcesRead, MethodComplete:
 		return true
 	}
 	return false

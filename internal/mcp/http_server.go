@@ -145,9 +145,9 @@ func CheckHeaders(h http.Header, m *Message, p *Params) *Error {
 	}
 	var name, member string
 	switch m.Method {
-	case MethodToolsCall, "prompts/get":
+	case MethodToolsCall, MethodPromptsGet:
 		name, member = p.Name, "params.name"
-	case "resources/read":
+	case MethodResourcesRead:
 		name, member = p.URI, "params.uri"
 	default:
 		return nil

@@ -46,7 +46,7 @@ func LegacyResponse(body []byte, method string) ([]byte, ResultInfo, error) {
 		case "requestState":
 			info.RequestState = v
 		case "ttlMs", "cacheScope":
-			m.drop = method != MethodToolsCall && method != "prompts/get" // there they are somebody's own
+			m.drop = method != MethodToolsCall && method != MethodPromptsGet // there they are somebody's own
 		case "structuredContent":
 			m.drop = v.Kind() != '{'
 		case "_meta":
@@ -172,7 +172,7 @@ func LegacyError(e *Error, method string) *Error {
 			message += " (the client did not declare the capability " + strings.Join(names, ", ") + " in initialize)"
 		}
 		return &Error{Code: CodeInvalidRequest, Message: message}
-	case e.Code == CodeInvalidParams && method == "resources/read" && Field(e.Data, "uri") != nil:
+	case e.Code == CodeInvalidParams && method == MethodResourcesRead && Field(e.Data, "uri") != nil:
 		return &Error{Code: CodeResourceNotFound, Message: e.Message, Data: e.Data}
 	}
 	return e

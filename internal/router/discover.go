@@ -13,9 +13,12 @@ import (
 // programName is what the hub calls itself.
 const programName = "toolhub"
 
-// capabilities are what the hub offers, in both eras: its list of tools changes,
-// and calls pass log messages on.
-const capabilities = `{"logging":{},"tools":{"listChanged":true}}`
+// capabilities are what the hub offers: all that some server behind it may. Only
+// the name differs by which an era knows an extension.
+const (
+	capabilities       = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}` + `,"extensions":{"` + extensionHealth + `":{}}}`
+	legacyCapabilities = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}` + `,"experimental":{"` + extensionHealth + `":{}}}`
+)
 
 // maxInstructions bounds the instructions of all servers together, in bytes.
 const maxInstructions = 64 << 10

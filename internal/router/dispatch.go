@@ -17,24 +17,21 @@ import (
 // context of the caller's model (P9).
 const metaTaint = "toolhub/taint"
 
-// call sends a tools/call to the owner of the tool's server. The reply's body is
-// a whole response with the caller's id. It goes out at most once, but for the
-// case in which it provably never left.
+// call sends a request to the owner of what it is about. The reply's body is a
+// whole response with the caller's id. It goes out at most once, but for the case
+// in which it provably never left.
 func (e *engine) call(ctx context.Context, req *request, notify func(body []byte)) (bus.Reply, error) {
-	if req.name == "" {
-		return bus.Reply{}, mcp.InvalidParams("params.name is missing, it must be the name of a tool")
-	}
 	var told told
 	if err := told.read(req.params); err != nil {
 		return bus.Reply{}, err
 	}
-	to, set, err := e.resolve(req, told.toolSet)
+	to, err := routes[req.method](e, req, told.toolSet)
 	if err != nil {
 		return bus.Reply{}, err
 	}
 	params := req.params
-	if to.tool != req.name {
-		if params, err = mcp.Edit(params, mcp.Change{Name: "name", Value: mcp.QuoteString(to.tool)}); err != nil {
+	if to.change != nil {
+		if params, err = mcp.Edit(params, *to.change); err != nil {
 			return bus.Reply{}, err
 		}
 	}
@@ -42,7 +39,7 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 		Sign: true,
 		Body: mcp.AppendRequest(make([]byte, 0, len(params)+len(req.id)+80), req.id, req.method, params),
 		Meta: bus.Meta{
-			Principal: req.caller.principal, ClientEra: req.caller.era, ToolSet: set, Taint: told.taint,
+			Principal: req.caller.principal, ClientEra: req.caller.era, ToolSet: to.toolSet, Taint: told.taint,
 			Traceparent: told.traceparent, Tracestate: told.tracestate, Server: to.server,
 		},
 	}
@@ -54,7 +51,10 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 	if err != nil {
 		return bus.Reply{}, err
 	}
-	return ownAnswer(reply, req.id, to.server)
+	if reply, err = ownAnswer(reply, req.id, to.server); err != nil {
+		return bus.Reply{}, err
+	}
+	return e.present(req, to.server, reply)
 }
 
 // deliver sends the call to s, or, if s turns out to be out of date, to the owner
@@ -109,40 +109,6 @@ func ownAnswer(reply bus.Reply, id jsontext.Value, server string) (bus.Reply, er
 	return bus.Reply{}, f
 }
 
-// resolve looks a name up: in the ToolSet that the caller says it was shown (K2),
-// if it is remembered, else in the caller's present one. A name whose server is
-// known but not ready is unavailable (K5), any other is unknown (K1). Where a
-// server whose list is not known yet is all there is, any name may be one of its.
-func (e *engine) resolve(req *request, toolSet string) (to target, set string, err error) {
-	l := e.list(req.scope, req.caller)
-	if toolSet != "" && toolSet != l.set.ID {
-		if to, ok, known := e.lists.past.of(req.scope, toolSet, req.name); ok {
-			return to, toolSet, nil
-		} else if known {
-			return target{}, "", unknownTool(req.name)
-		}
-	}
-	if entry, ok := l.set.Resolve(req.name); ok {
-		return target{entry.Server, entry.Tool.Name}, l.set.ID, nil
-	}
-	asleep := e.lists.get(listKey{scope: req.scope, principal: req.caller.principal, asleep: true})
-	if entry, ok := asleep.set.Resolve(req.name); ok {
-		_, err := e.ready(entry.Server)
-		return target{entry.Server, entry.Tool.Name}, l.set.ID, err
-	}
-	if to, ok := e.lists.past.latest(req.scope, req.name); ok {
-		if _, err := e.ready(to.server); mcp.IsKind(err, mcp.KindUnavailable) {
-			return target{}, "", err
-		}
-	}
-	if s := e.registry.View().Get(req.scope); s != nil && s.Catalog == nil {
-		if _, err := e.ready(req.scope); err != nil {
-			return target{}, "", err
-		}
-	}
-	return target{}, "", unknownTool(req.name)
-}
-
 // ready is the server with id if it takes calls; the error says why it does not.
 func (e *engine) ready(id string) (*registry.Server, error) {
 	s := e.registry.View().Get(id)
@@ -152,7 +118,7 @@ func (e *engine) ready(id string) (*registry.Server, error) {
 	case s.Ready():
 		return s, nil
 	}
-	return nil, mcp.Unavailable(id, mcp.ReasonBackend, "server %q is %s, its tools cannot be called just now", id, describeState(s))
+	return nil, mcp.Unavailable(id, mcp.ReasonBackend, "server %q is %s, it cannot be called just now", id, describeState(s))
 }
 
 func describeState(s *registry.Server) string {
@@ -167,13 +133,6 @@ func describeState(s *registry.Server) string {
 		return string(state)
 	}
 }
-
-func unknownTool(name string) *mcp.Error {
-	return mcp.InvalidParams("unknown tool: " + string(mcp.QuoteString(mcp.Shorten(name, maxShownName))))
-}
-
-// maxShownName bounds a name that an error repeats, in bytes.
-const maxShownName = 130
 
 // told is what a call says beside what it is about.
 type told struct {

@@ -143,7 +143,7 @@ func TestUnknownNameSendsNothing(t *testing.T) {
 			t.Errorf("%s: %s", meta, a.body)
 		}
 	}
-	for _, method := range []string{"tools/nonsense", "ping", "initialize", "resources/list"} {
+	for _, method := range []string{"tools/nonsense", "ping", "initialize", "proxy/health"} {
 		a := h.engine.do(h.ctx(), &request{id: jsontext.Value("1"), method: method}, nil)
 		if a.err == nil || a.err.Code != mcp.CodeMethodNotFound {
 			t.Errorf("%s: %s", method, a.body)

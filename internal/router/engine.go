@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nuid"
@@ -24,6 +25,7 @@ type request struct {
 	method string
 	params jsontext.Value // modern form
 	name   string         // params.name, "" if none
+	uri    string         // params.uri, likewise
 	scope  string         // "" the whole hub, else the id of the one server whose own names hold
 	caller caller
 }
@@ -97,24 +99,28 @@ func (e *engine) do(ctx context.Context, req *request, notify func(body []byte))
 	if err := e.known(req.scope); err != nil {
 		return e.failed(ctx, req, err)
 	}
-	switch req.method {
-	case mcp.MethodToolsCall:
-		reply, err := e.call(ctx, req, notify)
-		if err != nil {
-			return e.failed(ctx, req, err)
+	var body []byte
+	var err error
+	switch l, ok := listed[req.method]; {
+	case ok:
+		body, err = e.listPage(req, l)
+	case routes[req.method] != nil:
+		var reply bus.Reply
+		if reply, err = e.call(ctx, req, notify); err == nil {
+			return answerOf(reply)
 		}
-		return answerOf(reply)
-	case mcp.MethodToolsList:
-		body, err := e.listTools(req)
-		if err != nil {
-			return e.failed(ctx, req, err)
-		}
-		return answer{body: body}
-	case mcp.MethodDiscover:
+	case req.method == mcp.MethodDiscover:
 		d := e.discover(req.scope)
-		return answer{body: mcp.AppendResult(nil, req.id, d.Result())}
+		body = mcp.AppendResult(nil, req.id, d.Result())
+	case req.method == methodHealth && wantsHealth(req.params):
+		body = mcp.AppendResult(nil, req.id, e.health(req.scope))
+	default:
+		err = mcp.MethodNotFound(req.method)
 	}
-	return e.failed(ctx, req, mcp.MethodNotFound(req.method))
+	if err != nil {
+		return e.failed(ctx, req, err)
+	}
+	return answer{body: body}
 }
 
 // answerOf is the reply of a server, whose bytes are the answer.
@@ -164,7 +170,7 @@ func unknownServer(id string) *mcp.Fault {
 	return mcp.NewFault(mcp.KindNotFound, "unknown_server", "there is no server %.64q", id)
 }
 
-// list is the caller's list of tools in scope.
+// list has the caller's lists in scope.
 func (e *engine) list(scope string, c caller) *list {
 	return e.lists.get(listKey{scope: scope, principal: c.principal})
 }
@@ -182,9 +188,22 @@ func (e *engine) paramHeaders(scope string, c caller, name string) []mcp.ParamHe
 // that a call was made against.
 const metaToolSet = "toolhub/toolset"
 
-// listTools is the whole answer to tools/list: the envelope around a page that
-// is rendered once.
-func (e *engine) listTools(req *request) ([]byte, error) {
+// listed are the requests for lists, by method.
+var listed = map[string]listRequest{
+	mcp.MethodToolsList:     {catalog.KindTool, `"tools":`},
+	mcp.MethodResourcesList: {catalog.KindResource, `"resources":`},
+	mcp.MethodTemplatesList: {catalog.KindTemplate, `"resourceTemplates":`},
+	mcp.MethodPromptsList:   {catalog.KindPrompt, `"prompts":`},
+}
+
+type listRequest struct {
+	kind   catalog.Kind
+	member string // of the result, with its colon
+}
+
+// listPage is the whole answer to a request for a list: the envelope around a page
+// that is rendered once.
+func (e *engine) listPage(req *request, l listRequest) ([]byte, error) {
 	params, err := mcp.ParseParams(req.params)
 	if err != nil {
 		return nil, err
@@ -195,32 +214,58 @@ func (e *engine) listTools(req *request) ([]byte, error) {
 	if !modern {
 		page = (*catalog.ToolSet).LegacyPage
 	}
-	tools, next, err := page(set, catalog.KindTool, params.Cursor, params.HasCursor, e.registry.View().Settings.PageSize)
+	defs, next, err := page(set, l.kind, params.Cursor, params.HasCursor, e.registry.View().Settings.PageSize)
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, 0, len(req.id)+len(tools)+len(next)+len(e.serverInfo)+320)
+	b := make([]byte, 0, len(req.id)+len(defs)+len(next)+len(e.serverInfo)+320)
 	b = append(b, `{"jsonrpc":"2.0","id":`...)
 	b = append(b, req.id...)
 	b = append(b, `,"result":{`...)
 	if modern {
 		b = append(b, `"resultType":"complete",`...)
 	}
-	b = append(b, `"tools":`...)
-	b = append(b, tools...)
+	b = append(b, l.member...)
+	b = append(b, defs...)
 	if next != "" {
 		b = append(b, `,"nextCursor":`...)
 		b = mcp.AppendString(b, next)
 	}
 	if modern {
-		b = append(b, `,"ttlMs":0,"cacheScope":"private"`...)
+		b = appendHint(b, e.hint(set, l.kind))
 	}
-	b = append(b, `,"_meta":{"`+metaToolSet+`":"`...)
-	b = append(b, set.ID...)
-	b = append(b, '"')
-	if modern {
-		b = append(b, `,"`+mcp.MetaServerInfo+`":`...)
-		b = append(b, e.serverInfo...)
+	if modern || l.kind == catalog.KindTool {
+		b = append(b, `,"_meta":{`...)
+		if l.kind == catalog.KindTool {
+			b = append(b, `"`+metaToolSet+`":"`...)
+			b = append(b, set.ID...)
+			b = append(b, '"')
+		}
+		if modern {
+			if l.kind == catalog.KindTool {
+				b = append(b, ',')
+			}
+			b = append(b, `"`+mcp.MetaServerInfo+`":`...)
+			b = append(b, e.serverInfo...)
+		}
+		b = append(b, '}')
 	}
-	return append(b, "}}}"...), nil
+	return append(b, "}}"...), nil
+}
+
+// hint says how a list may be kept (L6): not at all where it depends on the
+// caller, else as the servers allow.
+func (e *engine) hint(set *catalog.ToolSet, kind catalog.Kind) catalog.Hint {
+	if e.lists.arePersonal() {
+		return catalog.Hint{}
+	}
+	return set.Hint(kind)
+}
+
+func appendHint(b []byte, h catalog.Hint) []byte {
+	b = strconv.AppendInt(append(b, `,"ttlMs":`...), h.TTLMS, 10)
+	if h.Public {
+		return append(b, `,"cacheScope":"public"`...)
+	}
+	return append(b, `,"cacheScope":"private"`...)
 }

@@ -197,8 +197,13 @@ func (h *testHub) claim(id string, handle bus.Handler) *server {
 
 func (s *server) publish(tools []jsontext.Value) {
 	s.h.t.Helper()
+	s.publishLists(catalog.Lists{Tools: tools})
+}
+
+func (s *server) publishLists(lists catalog.Lists) {
+	s.h.t.Helper()
 	info := mcp.ServerInfo{Era: mcp.EraModern, Version: mcp.LatestModern, Instructions: "use " + s.id}
-	if err := s.h.registry.PublishCatalog(s.h.ctx(), s.epoch, catalog.New(s.id, info, catalog.Lists{Tools: tools})); err != nil {
+	if err := s.h.registry.PublishCatalog(s.h.ctx(), s.epoch, catalog.New(s.id, info, lists)); err != nil {
 		s.h.t.Fatal(err)
 	}
 }

@@ -42,8 +42,8 @@ func (c *legacyCall) do(ctx context.Context, req *request) []byte {
 			}
 			return a.body
 		}
-		if req.method != mcp.MethodToolsCall {
-			return a.body // the engine's own, which is in the caller's era
+		if _, ok := listed[req.method]; ok {
+			return a.body // it is in the caller's era
 		}
 		body, info, err := mcp.LegacyResponse(a.body, req.method)
 		switch {

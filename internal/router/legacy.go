@@ -192,7 +192,7 @@ const maxClientBytes = 32 << 10
 func (f *fronts) welcome(rec *record) jsontext.Value {
 	d := f.engine.discover(rec.Scope)
 	b := mcp.AppendString([]byte(`{"protocolVersion":`), rec.Version)
-	b = append(append(b, `,"capabilities":`...), d.Capabilities...)
+	b = append(append(b, `,"capabilities":`...), legacyCapabilities...)
 	b = append(append(b, `,"serverInfo":`...), d.ServerInfo...)
 	if d.Instructions != "" {
 		b = mcp.AppendString(append(b, `,"instructions":`...), d.Instructions)
@@ -278,7 +278,7 @@ func (c *legacyCall) run(ctx context.Context) []byte {
 		return mcp.AppendError(nil, m.ID, toError(err))
 	}
 	return c.do(ctx, &request{
-		id: m.ID, method: m.Method, params: params, name: c.params.Name, scope: c.scope,
+		id: m.ID, method: m.Method, params: params, name: c.params.Name, uri: c.params.URI, scope: c.scope,
 		caller: caller{principal: c.record.Principal, era: mcp.EraLegacy},
 	})
 }

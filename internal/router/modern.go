@@ -78,7 +78,7 @@ func (f *fronts) modernRequest(w http.ResponseWriter, r *http.Request, scope str
 		f.listen(r.Context(), p, scope, c, m)
 		return
 	}
-	req := &request{id: m.ID, method: m.Method, params: m.Params, name: params.Name, scope: scope, caller: c}
+	req := &request{id: m.ID, method: m.Method, params: m.Params, name: params.Name, uri: params.URI, scope: scope, caller: c}
 	a := f.engine.do(r.Context(), req, p.notify)
 	if r.Context().Err() != nil {
 		return // nobody is there

@@ -105,7 +105,7 @@ func testOfficialClient(t *testing.T, version, transport string) {
 		t.Errorf("%d bytes", len(got))
 	}
 	if version != "2025-03-26" { // which has no elicitation
-		if got := call("ask"); !strings.Contains(got, "Ada, asked who?") {
+		if got := call("ask"); !strings.Contains(got, "Ada, asked [t] who?") {
 			t.Errorf("%s", got)
 		}
 		note("progress tok 1")

@@ -151,7 +151,7 @@ func TestInputAcrossRouters(t *testing.T) {
 	for i, at := range []*running{r2, r1} {
 		e := b.open(c, sessionPost(t.Context(), r1.url, session, sessionCall("ask")))
 		e.message("progress")
-		question := e.message(`"method":"elicitation/create"`, `"message":"who?"`)
+		question := e.message(`"method":"elicitation/create"`, `"message":"[t] who?"`)
 		if strings.Contains(question, `"mode"`) {
 			t.Errorf("MCP 2025-06-18 has no modes: %s", question)
 		}

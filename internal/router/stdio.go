@@ -342,7 +342,7 @@ func (p *pipe) modern(ctx context.Context, m *mcp.Message, params *mcp.Params, m
 		}
 		return body
 	}
-	return p.f.engine.do(ctx, &request{id: m.ID, method: m.Method, params: m.Params, name: params.Name, caller: c}, p.write).body
+	return p.f.engine.do(ctx, &request{id: m.ID, method: m.Method, params: m.Params, name: params.Name, uri: params.URI, caller: c}, p.write).body
 }
 
 // initialize opens the session of the pipe and its stream of changes.

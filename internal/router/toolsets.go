@@ -97,6 +97,10 @@ func (t *table) fold(key listKey) listKey {
 	return key
 }
 
+// arePersonal reports whether lists depend on the principal, under the View of
+// the list that was got last.
+func (s *lists) arePersonal() bool { return s.current.Load().personal }
+
 func (s *lists) make(v *registry.View, key listKey) *list {
 	s.mu.Lock()
 	defer s.mu.Unlock()

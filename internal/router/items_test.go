@@ -1,0 +1,252 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"pgregory.net/rapid"
+
+	"toolhub/internal/bus"
+	"toolhub/internal/catalog"
+	"toolhub/internal/mcp"
+	"toolhub/internal/registry"
+)
+
+// libraryLists has something of each kind.
+func libraryLists() catalog.Lists {
+	return catalog.Lists{
+		Tools:     defs("link"),
+		Resources: []jsontext.Value{jsontext.Value(`{"uri":"lib:a","name":"a"}`), jsontext.Value(`{"uri":"lib:secret","name":"s"}`)},
+		Templates: []jsontext.Value{
+			jsontext.Value(`{"uriTemplate":"lib:book/{id}","name":"book"}`),
+			jsontext.Value(`{"uriTemplate":"lib:book/{id}/{page}","name":"page"}`),
+			jsontext.Value(`{"uriTemplate":"lib:book/{+any}","name":"any"}`),
+			jsontext.Value(`{"uriTemplate":"lib:shelf/{id}","name":"shelf"}`),
+		},
+		Prompts: []jsontext.Value{jsontext.Value(`{"name":"greet","arguments":[{"name":"who"}]}`)},
+		Hints: map[catalog.Kind]catalog.Hint{
+			catalog.KindTool: {TTLMS: 9000, Public: true}, catalog.KindPrompt: {TTLMS: 5000, Public: true}, catalog.KindResource: {TTLMS: 7000},
+		},
+	}
+}
+
+// library answers as its worker would: with what it was asked for, under its own
+// names and URIs.
+func library(_ context.Context, in *bus.Incoming) (bus.Reply, error) {
+	m, err := mcp.ParseMessage(in.Body, mcp.Strict)
+	if err != nil {
+		return bus.Reply{}, err
+	}
+	p, err := mcp.ParseParams(m.Params)
+	if err != nil {
+		return bus.Reply{}, err
+	}
+	answer := func(result string) (bus.Reply, error) {
+		return bus.Reply{Body: mcp.AppendResult(nil, m.ID, jsontext.Value(result))}, nil
+	}
+	switch m.Method {
+	case mcp.MethodToolsCall:
+		return answer(`{"resultType":"complete","content":[{"type":"resource_link","uri":"lib:new","x":1e400},{"type":"resource","resource":{"uri":"lib:a","text":"t"}},` +
+			`{"type":"resource_link","uri":"https://example.org/"},{"type":"text","text":"lib:a"}],"big":9007199254740993}`)
+	case mcp.MethodResourcesRead:
+		if p.URI == "lib:nothing" {
+			return bus.Reply{Body: mcp.AppendError(nil, m.ID, &mcp.Error{Code: mcp.CodeInvalidParams, Message: "no", Data: jsontext.Value(`{"uri":"lib:nothing","more":1}`)}), IsError: true}, nil
+		}
+		if p.URI == "lib:shelf/ask" && mcp.Field(m.Params, "inputResponses") == nil {
+			return answer(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"mode":"form","message":"who?","requestedSchema":{"type":"object","properties":{}}}}},"requestState":"s"}`)
+		}
+		return answer(`{"resultType":"complete","contents":[{"uri":` + string(mcp.QuoteString(p.URI)) + `,"text":"x"}],"ttlMs":5,"cacheScope":"public"}`)
+	case mcp.MethodPromptsGet:
+		return answer(`{"resultType":"complete","messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"lib:a","text":"` + p.Name + `"}}},` +
+			`{"role":"user","content":[{"type":"resource_link","uri":"lib:b","name":"b"}]}],"ttlMs":1}`)
+	case mcp.MethodComplete:
+		return answer(`{"resultType":"complete","completion":{"values":[` + string(mcp.QuoteString(string(mcp.Field(m.Params, "ref")))) + `]}}`)
+	}
+	return bus.Reply{Body: mcp.AppendError(nil, m.ID, mcp.MethodNotFound(m.Method)), IsError: true}, nil
+}
+
+// itemRequest is a request of a modern client.
+func itemRequest(t testing.TB, method, params string) *request {
+	t.Helper()
+	p, err := mcp.ParseParams(jsontext.Value(params))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &request{id: jsontext.Value("1"), method: method, params: jsontext.Value(params), name: p.Name, uri: p.URI}
+}
+
+const libraryHub = "hub: test\npolicy: {allow: ['*/*'], deny: ['*/resource:lib:secret']}\nservers:\n  lib: {builtin: clock}\n  raw: {builtin: clock, uris: original, prefix: raw_}\n"
+
+func newLibraryHub(t *testing.T) *testHub {
+	h := newTestHub(t, libraryHub)
+	for _, id := range []string{"lib", "raw"} {
+		lists := libraryLists()
+		if id == "raw" {
+			lists = catalog.Lists{Resources: []jsontext.Value{jsontext.Value(`{"uri":"raw:a","name":"a"}`)}}
+		}
+		s := h.claim(id, library)
+		s.publishLists(lists)
+		s.status(registry.Status{State: registry.StateUp})
+		h.until(id+" ready", s.isReady)
+	}
+	return h
+}
+
+// TestItemsAreRouted: every kind of thing is listed under its exposed name or URI,
+// and a request that names it so reaches its server under its own.
+func TestItemsAreRouted(t *testing.T) {
+	t.Parallel()
+	h := newLibraryHub(t)
+	for _, c := range []struct{ method, params, want string }{
+		{mcp.MethodResourcesList, `{}`, `"resources":[{"uri":"mcp-proxy://lib/lib:a","name":"a"},{"uri":"raw:a","name":"a"}]`},
+		{mcp.MethodResourcesList, `{}`, `"ttlMs":0,"cacheScope":"private"`},
+		{mcp.MethodTemplatesList, `{}`, `"resourceTemplates":[{"uriTemplate":"mcp-proxy://lib/lib:book/{id}","name":"book"}`},
+		{mcp.MethodPromptsList, `{}`, `"prompts":[{"name":"lib__greet","arguments":[{"name":"who"}]}],"ttlMs":5000,"cacheScope":"public"`},
+		{mcp.MethodPromptsList, `{"cursor":"x"}`, `"code":-32602`},
+		{mcp.MethodToolsCall, `{"name":"lib__link"}`, `[{"type":"resource_link","uri":"mcp-proxy://lib/lib:new","x":1e400},{"type":"resource","resource":{"uri":"mcp-proxy://lib/lib:a","text":"t"}},{"type":"resource_link","uri":"https://example.org/"},{"type":"text","text":"lib:a"}],"big":9007199254740993}`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:a"}`, `[{"uri":"mcp-proxy://lib/lib:a","text":"x"}],"ttlMs":5,"cacheScope":"public"`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:unlisted"}`, `"uri":"mcp-proxy://lib/lib:unlisted"`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:shelf/7"}`, `"uri":"mcp-proxy://lib/lib:shelf/7"`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:book/7"}`, `ambiguous`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:nothing"}`, `"code":-32602,"message":"no","data":{"uri":"mcp-proxy://lib/lib:nothing","more":1}`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:secret"}`, `"code":-32602`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://nobody/lib:a"}`, `"data":{"uri":"mcp-proxy://nobody/lib:a"}`},
+		{mcp.MethodResourcesRead, `{"uri":"raw:a"}`, `[{"uri":"raw:a","text":"x"}]`},
+		{mcp.MethodResourcesRead, `{"uri":"raw:unlisted"}`, `[{"uri":"raw:unlisted","text":"x"}]`},
+		{mcp.MethodResourcesRead, `{}`, `params.uri is missing`},
+		{mcp.MethodPromptsGet, `{"name":"lib__greet"}`, `{"uri":"mcp-proxy://lib/lib:a","text":"greet"}}},{"role":"user","content":[{"type":"resource_link","uri":"mcp-proxy://lib/lib:b","name":"b"}]}],"ttlMs":1`},
+		{mcp.MethodPromptsGet, `{"name":"greet"}`, `unknown prompt: \"greet\"`},
+		{mcp.MethodPromptsGet, `{}`, `params.name is missing`},
+		{mcp.MethodComplete, `{"ref":{"type":"ref/prompt","name":"lib__greet"}}`, `{\"type\":\"ref/prompt\",\"name\":\"greet\"}`},
+		{mcp.MethodComplete, `{"ref":{"type":"ref/resource","uri":"mcp-proxy://lib/lib:book/{id}"}}`, `\"uri\":\"lib:book/{id}\"`},
+		{mcp.MethodComplete, `{"ref":{"type":"ref/resource","uri":"mcp-proxy://lib/lib:shelf/1"}}`, `\"uri\":\"lib:shelf/1\"`},
+		{mcp.MethodComplete, `{"ref":{"type":"ref/prompt"}}`, `params.ref.name must be a string`},
+		{mcp.MethodComplete, `{}`, `params.ref.type must be`},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:shelf/ask"}`, `"message":"[lib] who?"`},
+		{methodHealth, `{}`, `-32601`},
+		{methodHealth, `{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{"toolhub/health":{}}}}}`, `{"resultType":"complete","status":"up","servers":2,"up":2,"degraded":0,"down":0}`},
+	} {
+		a := h.engine.do(h.ctx(), itemRequest(t, c.method, c.params), nil)
+		if !strings.Contains(string(a.body), c.want) {
+			t.Errorf("%s %s:\n%s\nwant %s", c.method, c.params, a.body, c.want)
+		}
+	}
+	// One server alone is seen as it is.
+	for _, c := range []struct{ method, params, want string }{
+		{mcp.MethodResourcesList, `{}`, `"resources":[{"uri":"lib:a","name":"a"}]`},
+		{mcp.MethodResourcesRead, `{"uri":"lib:a"}`, `[{"uri":"lib:a","text":"x"}]`},
+		{mcp.MethodResourcesRead, `{"uri":"lib:shelf/ask"}`, `"message":"who?"`},
+		{mcp.MethodPromptsGet, `{"name":"greet"}`, `{"uri":"lib:a","text":"greet"}`},
+	} {
+		req := itemRequest(t, c.method, c.params)
+		req.scope = "lib"
+		if a := h.engine.do(h.ctx(), req, nil); !strings.Contains(string(a.body), c.want) {
+			t.Errorf("lib alone: %s %s:\n%s\nwant %s", c.method, c.params, a.body, c.want)
+		}
+	}
+}
+
+// TestItemsOfServersThatSleep: what a server has that is not ready just now is not
+// unknown, but unavailable (K5).
+func TestItemsOfServersThatSleep(t *testing.T) {
+	t.Parallel()
+	h := newTestHub(t, libraryHub)
+	s := h.claim("lib", library)
+	s.publishLists(libraryLists())
+	s.status(registry.Status{State: registry.StateDown, Reason: "gone"})
+	h.until("lib down", func(v *registry.View) bool {
+		return v.Get("lib").Catalog != nil && v.Get("lib").State() == registry.StateDown
+	})
+	for method, params := range map[string]string{
+		mcp.MethodResourcesRead: `{"uri":"mcp-proxy://lib/lib:a"}`, mcp.MethodPromptsGet: `{"name":"lib__greet"}`,
+		mcp.MethodToolsCall: `{"name":"lib__link"}`, mcp.MethodComplete: `{"ref":{"type":"ref/prompt","name":"lib__greet"}}`,
+	} {
+		if f := faultIn(h.engine.do(h.ctx(), itemRequest(t, method, params), nil)); f == nil || f.Kind != mcp.KindUnavailable {
+			t.Errorf("%s: %v", method, f)
+		}
+	}
+	health := itemRequest(t, methodHealth, `{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"toolhub/health":{}}}}}`)
+	if a := h.engine.do(h.ctx(), health, nil); !strings.Contains(string(a.body), `"status":"down"`) || strings.Contains(string(a.body), "lib") {
+		t.Errorf("health: %s", a.body)
+	}
+}
+
+// TestLegacyItems: a client of the initialize era gets its own form of results and
+// errors, and is asked in its own way.
+func TestLegacyItems(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.apply(strings.Replace(libraryHub, "lib: {builtin: clock}", "lib: {builtin: clock}\n  t: {builtin: clock, prefix: \"\"}", 1))
+	b.eventually("lib defined", func() bool { return b.registry.View().Get("lib") != nil })
+	s := b.claim("lib", library)
+	s.publishLists(libraryLists())
+	s.status(registry.Status{State: registry.StateUp})
+	r := b.router("r1")
+	c := b.client()
+	session := b.initialize(c, r.url, mcp.LatestLegacy, `{"elicitation":{}}`)
+	do := func(method, params string) string {
+		_, body := b.exchange(c, sessionPost(t.Context(), r.url, session, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params)))
+		return body
+	}
+	b.eventually("lib ready", func() bool { return strings.Contains(do(mcp.MethodPromptsList, `{}`), "lib__greet") })
+	for _, c := range []struct{ method, params, want, not string }{
+		{mcp.MethodResourcesList, `{}`, `{"uri":"mcp-proxy://lib/lib:a","name":"a"}`, "ttlMs"},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:a"}`, `[{"uri":"mcp-proxy://lib/lib:a","text":"x"}]`, "ttlMs"},
+		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:nothing"}`, `"code":-32002,"message":"no","data":{"uri":"mcp-proxy://lib/lib:nothing"`, ""},
+		{mcp.MethodResourcesRead, `{"uri":"none:here"}`, `"code":-32002`, ""},
+		{mcp.MethodPromptsGet, `{"name":"lib__greet"}`, `"text":"greet"`, "resultType"},
+		{mcp.MethodPromptsGet, `{"name":"nobody"}`, `"code":-32602`, ""},
+		{mcp.MethodComplete, `{"ref":{"type":"ref/prompt","name":"lib__greet"},"argument":{"name":"who","value":"a"}}`, `"completion":{"values":[`, "resultType"},
+	} {
+		if got := do(c.method, c.params); !strings.Contains(got, c.want) || c.not != "" && strings.Contains(got, c.not) {
+			t.Errorf("%s %s:\n%s\nwant %s", c.method, c.params, got, c.want)
+		}
+	}
+	e := b.open(c, sessionPost(t.Context(), r.url, session, `{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"mcp-proxy://lib/lib:shelf/ask"}}`))
+	question := e.message("elicitation/create", `"message":"[lib] who?"`)
+	id := mcp.Field(jsontext.Value(question), "id")
+	b.exchange(c, sessionPost(t.Context(), r.url, session, `{"jsonrpc":"2.0","id":`+string(id)+`,"result":{"action":"accept","content":{}}}`))
+	e.message(`"uri":"mcp-proxy://lib/lib:shelf/ask"`)
+}
+
+// TestPresentIsUndone: what is put in front of URIs can be taken off again, and
+// nothing else has changed.
+func TestPresentIsUndone(t *testing.T) {
+	t.Parallel()
+	const mark = "mcp-proxy://s/"
+	there := presenter{server: "s", expose: func(uri string) string { return mark + uri }}
+	back := presenter{server: "s", expose: func(uri string) string { return strings.TrimPrefix(uri, mark) }}
+	block := rapid.SampledFrom([]string{
+		`{"type":"text","text":"\u0061","x":1e400}`, `{"type":"resource_link","uri":"a:\u00e4","n":-0}`, `{"type":"resource","resource":{"uri":"b:1","blob":"AA=="},"uri":"c:1"}`,
+		`{"type":"resource_link","uri":7}`, `{"type":"resource"}`, `{"type":"image","uri":"d:1"}`, `7`, `null`,
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		list := "[" + strings.Join(rapid.SliceOfN(block, 0, 5).Draw(t, "blocks"), " ,") + "]"
+		for method, result := range map[string]string{
+			mcp.MethodToolsCall:     `{"content":` + list + `,"structuredContent":{"uri":"e:1","big":9007199254740993}}`,
+			mcp.MethodPromptsGet:    `{"messages":[{"role":"user","content":` + list + `},{"content":{"type":"resource_link","uri":"f:1"}}]}`,
+			mcp.MethodResourcesRead: `{"contents":` + list + `,"uri":"g:1"}`,
+		} {
+			seen, err := there.result(method, jsontext.Value(result))
+			if err != nil || !seen.IsValid() {
+				t.Fatalf("%s of %s: %s, %v", method, result, seen, err)
+			}
+			again, err := back.result(method, seen)
+			if err != nil || canonical(again) != canonical(jsontext.Value(result)) {
+				t.Fatalf("%s of %s came back as %s, %v", method, result, again, err)
+			}
+		}
+	})
+}
+
+// canonical is v in one spelling.
+func canonical(v jsontext.Value) string {
+	v = v.Clone()
+	if err := v.Format(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false), jsontext.PreserveRawStrings(false)); err != nil {
+		return err.Error()
+	}
+	return string(v)
+}
