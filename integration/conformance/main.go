@@ -21,10 +21,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,7 +36,6 @@ func main() {
 	flag.BoolVar(&o.verbose, "v", false, "show every scenario")
 	flag.IntVar(&o.runs, "runs", 1, "how often everything is run, one after the other")
 	flag.IntVar(&o.parallel, "j", 2, "how many hubs are under test at once")
-	flag.BoolVar(&o.gaps, "gaps", false, "exit with 0 if what fails is just what is known to be missing (sets.go)")
 	flag.StringVar(&o.only, "only", "", "server or client: that half alone")
 	flag.Parse()
 	if o.npm == "" {
@@ -57,7 +54,7 @@ func main() {
 
 type options struct {
 	npm, only      string
-	verbose, gaps  bool
+	verbose        bool
 	runs, parallel int
 }
 
@@ -75,7 +72,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	r := &runner{suite: suite, dir: dir, options: o, worst: make(map[string]score), surprises: make(map[string]bool)}
+	r := &runner{suite: suite, dir: dir, options: o, worst: make(map[string]score)}
 	for n := range o.runs {
 		if o.runs > 1 {
 			fmt.Printf("run %d of %d\n", n+1, o.runs)
@@ -99,9 +96,6 @@ type runner struct {
 
 	mu    sync.Mutex
 	worst map[string]score // by half and revision
-	// surprises are the scenarios that failed and are no gaps, or the other way
-	// round, in some way.
-	surprises map[string]bool
 }
 
 // score is how many of the required scenarios passed.
@@ -150,20 +144,11 @@ func (r *runner) report(half, revision, where string, required []string, got res
 	s := score{required: len(required)}
 	var out strings.Builder
 	var failed []string
-	var surprises []string
 	for _, name := range required {
 		why := verdict(name)
-		gap, known := gaps[revision+" "+name]
-		known = known && half == "server"
-		if (why != "") != known {
-			surprises = append(surprises, half+" "+revision+" "+name)
-		}
-		switch {
-		case why == "":
+		if why == "" {
 			s.passed++
-		case known:
-			failed = append(failed, "    ✗ "+name+": "+why+"; known: "+gap)
-		default:
+		} else {
 			failed = append(failed, "    ✗ "+name+": "+why)
 		}
 		if r.verbose {
@@ -184,9 +169,6 @@ func (r *runner) report(half, revision, where string, required []string, got res
 	defer r.mu.Unlock()
 	fmt.Print(out.String())
 	key := half + " " + revision
-	for _, name := range surprises {
-		r.surprises[name] = true
-	}
 	if before, ok := r.worst[key]; !ok || s.passed < before.passed {
 		r.worst[key] = s
 	}
@@ -205,10 +187,7 @@ func (r *runner) sum() error {
 			missing += s.required - s.passed
 		}
 	}
-	switch {
-	case r.gaps && len(r.surprises) > 0:
-		return fmt.Errorf("not as the list of gaps has it: %s", strings.Join(slices.Sorted(maps.Keys(r.surprises)), ", "))
-	case missing > 0 && !r.gaps:
+	if missing > 0 {
 		return fmt.Errorf("%d required scenarios are not passed in every way", missing)
 	}
 	return nil

@@ -41,9 +41,7 @@ func (r *runner) servers(ctx context.Context) error {
 		{"HTTP", "    url: " + f.url},
 		{"stdio", "    command: " + f.binary},
 	} {
-		for i, revision := range revisions {
-			group.Go(func() error { return r.hub(ctx, revision, way.name, way.yaml, direct[i]) })
-		}
+		group.Go(func() error { return r.hub(ctx, way.name, way.yaml, direct) })
 	}
 	return group.Wait()
 }
@@ -63,14 +61,10 @@ func (r *runner) direct(revision string, got results) error {
 	return nil
 }
 
-// hub runs a set through a hub with one server, on one URL after the other. The
-// hub is told to speak the set's era with the server: the fixture has tools that
-// ask in the middle of a call, and each of them can do so in one era only.
-func (r *runner) hub(ctx context.Context, revision revision, way, server string, direct results) (err error) {
-	required, err := r.suite.required(revision.name)
-	if err != nil {
-		return err
-	}
+// hub runs all sets through a hub with one server, on one URL after the other.
+// The hub is connected to the server in both eras: the fixture has tools that ask
+// in the middle of a call, and each of them can do so in one era only.
+func (r *runner) hub(ctx context.Context, way, server string, direct []results) (err error) {
 	dir, err := os.MkdirTemp(r.dir, "hub-")
 	if err != nil {
 		return err
@@ -79,7 +73,7 @@ func (r *runner) hub(ctx context.Context, revision revision, way, server string,
 	defer cancel()
 	hub, err := hubproc.Start(start, hubproc.Config{
 		Binary: filepath.Join(r.dir, "hub"), Dir: dir,
-		YAML: "hub: conf\npolicy: allow_all\nservers:\n  conf:\n    prefix: \"\"\n    uris: original\n    era: " + revision.era + "\n" + server + "\n",
+		YAML: "hub: conf\npolicy: allow_all\nservers:\n  conf:\n    prefix: \"\"\n    uris: original\n    era: mirror\n" + server + "\n",
 	})
 	if err != nil {
 		return err
@@ -96,7 +90,8 @@ func (r *runner) hub(ctx context.Context, revision revision, way, server string,
 	}()
 	err = hubproc.Until(start, func() error {
 		names, err := hub.Tools(start)
-		if err == nil && !slices.Contains(names, "test_simple_text") {
+		// One tool of each era.
+		if err == nil && (!slices.Contains(names, "test_sampling") || !slices.Contains(names, "test_input_required_result_sampling")) {
 			err = errors.New("the fixture's tools are not listed")
 		}
 		return err
@@ -105,13 +100,19 @@ func (r *runner) hub(ctx context.Context, revision revision, way, server string,
 		return err
 	}
 	for _, path := range []string{"/s/conf/mcp", "/mcp"} {
-		got, err := r.suite.server(ctx, revision.name, hub.URL+path)
-		if err != nil {
-			return err
+		for i, revision := range revisions {
+			required, err := r.suite.required(revision.name)
+			if err != nil {
+				return err
+			}
+			got, err := r.suite.server(ctx, revision.name, hub.URL+path)
+			if err != nil {
+				return err
+			}
+			r.report("server", revision.name, fmt.Sprintf(", on %s, server over %s", path, way), required.Server, got, func(name string) string {
+				return lacks(revision.name, name, direct[i][name], got[name])
+			})
 		}
-		r.report("server", revision.name, fmt.Sprintf(", on %s, server over %s", path, way), required.Server, got, func(name string) string {
-			return lacks(revision.name, name, direct[name], got[name])
-		})
 	}
 	return nil
 }
