@@ -91,6 +91,13 @@ func (h *hop) SubscribeTask(ctx context.Context, id string) error {
 // UnsubscribeTask implements [Conn].
 func (h *hop) UnsubscribeTask(id string) { h.subs.unsubscribe(topic{task: true, id: id}) }
 
+// IsPartOf reports whether uri is below whole, so that an update of it concerns
+// whoever subscribed to whole (server/resources, subscriptions).
+func IsPartOf(uri, whole string) bool {
+	rest, ok := strings.CutPrefix(uri, whole)
+	return ok && rest != "" && (strings.HasSuffix(whole, "/") || strings.IndexByte("/?#", rest[0]) >= 0)
+}
+
 // ReasonNotSubscribable: the server does not tell of this, or of nothing at all.
 const ReasonNotSubscribable = "not_subscribable"
 

@@ -24,7 +24,7 @@ func (h *testHub) quiet(s *subscription) {
 	h.t.Helper()
 	// A change of another list, told of after everything before it, and as late
 	// as a token that had to wait.
-	barrier := h.engine.subscribe("barrier", caller{})
+	barrier := h.engine.subscribe("barrier", caller{}, toolsList)
 	defer barrier.Close()
 	for range 2 {
 		b := h.claim("barrier", echo)
@@ -46,7 +46,7 @@ func TestOneTokenForOneChange(t *testing.T) {
 	h := newTestHub(t, withBarrier)
 	a := h.start("a", echo, "t")
 	h.start("b", echo, "t")
-	onlyA, onlyB, all := h.engine.subscribe("a", alice), h.engine.subscribe("b", alice), h.engine.subscribe("", alice)
+	onlyA, onlyB, all := h.engine.subscribe("a", alice, toolsList), h.engine.subscribe("b", alice, toolsList), h.engine.subscribe("", alice, toolsList)
 	defer onlyA.Close()
 	defer onlyB.Close()
 	defer all.Close()
@@ -83,7 +83,7 @@ func TestChangesAreCoalesced(t *testing.T) {
 	t.Parallel()
 	h := newTestHub(t, withBarrier)
 	s := h.start("a", echo, "t")
-	sub := h.engine.subscribe("", alice)
+	sub := h.engine.subscribe("", alice, toolsList)
 	defer sub.Close()
 	const changes = 60
 	last := fmt.Sprintf("a__t%d", changes-1)
@@ -111,7 +111,7 @@ func TestLastChangeIsNotLost(t *testing.T) {
 	t.Parallel()
 	h := newTestHub(t, withBarrier)
 	s := h.start("a", echo, "t")
-	sub := h.engine.subscribe("", alice)
+	sub := h.engine.subscribe("", alice, toolsList)
 	defer sub.Close()
 	for i := range 10 {
 		s.publish(defs(fmt.Sprintf("first%d", i)))

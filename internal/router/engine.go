@@ -50,16 +50,19 @@ type engine struct {
 	registry   *registry.Registry
 	lists      *lists
 	changes    *changes
+	watches    *watches
 	serverInfo jsontext.Value
 }
 
 func newEngine(conn *bus.Conn, log *slog.Logger) *engine {
 	reg := registry.New(conn, log)
 	lists := newLists(conn, reg, log)
-	return &engine{
+	e := &engine{
 		conn: conn, log: log, registry: reg, lists: lists,
 		changes: newChanges(conn, lists), serverInfo: mcp.ServerInfoJSON(programName, Version()),
 	}
+	e.watches = newWatches(e)
+	return e
 }
 
 // run keeps the engine current until ctx ends, and returns when all it started
@@ -68,6 +71,7 @@ func (e *engine) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.registry.Run(ctx) })
 	g.Go(func() error { return e.changes.run(ctx) })
+	g.Go(func() error { return e.watches.run(ctx) })
 	g.Go(func() error { return e.watchOwners(ctx) })
 	return g.Wait()
 }

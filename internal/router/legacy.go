@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -91,10 +92,8 @@ func (f *fronts) legacyPost(w http.ResponseWriter, r *http.Request, p *legacyPos
 		ctx, cancel := context.WithCancelCause(f.base)
 		defer cancel(nil)
 		defer s.begin(m.ID, cancel)()
-		c := &legacyCall{f: f, record: s.record(), scope: p.scope, message: m, params: p.params, send: out.send, expect: s.expect}
-		c.setLevel = func(level string) error {
-			return f.sessions.change(ctx, s, func(rec *record) { rec.LogLevel = level })
-		}
+		c := &legacyCall{f: f, record: s.record(), scope: p.scope, message: m, params: p.params, send: out.send, expect: s.expect, watch: s.watch}
+		c.change = func(edit func(*record)) error { return f.sessions.change(ctx, s, edit) }
 		if p.err != nil {
 			out.finish(http.StatusOK, mcp.AppendError(nil, m.ID, toError(p.err)))
 			return
@@ -250,8 +249,10 @@ type legacyCall struct {
 	// expect makes the client's response to a request with a raw id go to answer,
 	// which must have room for it, until the function returned is called.
 	expect func(id jsontext.Value, answer chan<- []byte) (end func())
-	// setLevel sets the log level of the session.
-	setLevel func(level string) error
+	// change changes the record of the session.
+	change func(edit func(*record)) error
+	// watch subscribes the session to a resource, if its stream is here.
+	watch func(uri string)
 }
 
 // run serves the request and returns the response.
@@ -265,11 +266,9 @@ func (c *legacyCall) run(ctx context.Context) []byte {
 		if !mcp.IsLogLevel(level) {
 			return mcp.AppendError(nil, m.ID, mcp.InvalidParams("params.level must be a log level: debug, info, notice, warning, error, critical, alert or emergency"))
 		}
-		if err := c.setLevel(level); err != nil {
-			c.f.log.Warn("couldn't set a log level", "error", err)
-			return mcp.AppendError(nil, m.ID, mcp.Unavailable("", "session_unwritable", "the log level cannot be set just now").RPC())
-		}
-		return mcp.AppendResult(nil, m.ID, jsontext.Value("{}"))
+		return c.changed(func(rec *record) { rec.LogLevel = level })
+	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
+		return c.subscribe(ctx)
 	case mcp.MethodDiscover, mcp.MethodListen: // of the other era
 		return mcp.AppendError(nil, m.ID, mcp.MethodNotFound(m.Method))
 	}
@@ -280,5 +279,42 @@ func (c *legacyCall) run(ctx context.Context) []byte {
 	return c.do(ctx, &request{
 		id: m.ID, method: m.Method, params: params, name: c.params.Name, uri: c.params.URI, scope: c.scope,
 		caller: caller{principal: c.record.Principal, era: mcp.EraLegacy},
+	})
+}
+
+// changed changes the record of the session, which is all there was to do.
+func (c *legacyCall) changed(edit func(*record)) []byte {
+	if err := c.change(edit); err != nil {
+		c.f.log.Warn("couldn't change a session", "method", c.message.Method, "error", err)
+		return mcp.AppendError(nil, c.message.ID, mcp.Unavailable("", "session_unwritable", "the session cannot be changed just now").RPC())
+	}
+	return mcp.AppendResult(nil, c.message.ID, jsontext.Value("{}"))
+}
+
+// subscribe serves resources/subscribe and resources/unsubscribe. The router that
+// has the stream of the session sees the change in its record.
+func (c *legacyCall) subscribe(ctx context.Context) []byte {
+	uri, id := c.params.URI, c.message.ID
+	refuse := func(err error) []byte {
+		return mcp.AppendError(nil, id, mcp.LegacyError(toError(err), mcp.MethodResourcesRead))
+	}
+	if uri == "" {
+		return refuse(mcp.InvalidParams("params.uri is missing, it must be the URI of a resource"))
+	}
+	if c.message.Method == mcp.MethodUnsubscribe {
+		return c.changed(func(rec *record) {
+			rec.Subscriptions = slices.DeleteFunc(slices.Clone(rec.Subscriptions), func(other string) bool { return other == uri })
+		})
+	}
+	if known := c.record.Subscriptions; len(known) >= maxWatched && !slices.Contains(known, uri) {
+		return refuse(mcp.InvalidParams(fmt.Sprintf("the session has %d subscriptions, which is the limit", len(known))))
+	}
+	if err := c.f.engine.subscribable(ctx, c.scope, caller{principal: c.record.Principal, era: mcp.EraLegacy}, uri, func() { c.watch(uri) }); err != nil {
+		return refuse(err)
+	}
+	return c.changed(func(rec *record) {
+		if at, known := slices.BinarySearch(rec.Subscriptions, uri); !known {
+			rec.Subscriptions = slices.Insert(slices.Clone(rec.Subscriptions), at, uri)
+		}
 	})
 }

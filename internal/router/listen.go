@@ -3,15 +3,21 @@ package router
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"toolhub/internal/mcp"
 )
 
-// filter is what a client wants to hear of, as far as the hub has it to tell.
-type filter struct{ tools bool }
+// filter is what a client wants to hear of.
+type filter struct {
+	lists listSet
+	uris  []string // of resources, each once, in order
+}
 
 // parseFilter reads the params of subscriptions/listen.
 func parseFilter(params jsontext.Value) (filter, *mcp.Error) {
@@ -21,16 +27,27 @@ func parseFilter(params jsontext.Value) (filter, *mcp.Error) {
 		return wanted, mcp.InvalidParams("params.notifications must be an object that says what is listened for")
 	}
 	err := mcp.EachField(notifications, func(name string, v jsontext.Value) error {
-		switch name {
-		case "toolsListChanged", "promptsListChanged", "resourcesListChanged":
+		for _, notice := range changeNotices {
+			if name != notice.filter {
+				continue
+			}
 			if k := v.Kind(); k != 't' && k != 'f' {
 				return mcp.InvalidParams("params.notifications." + name + " must be true or false")
 			}
-			wanted.tools = wanted.tools || name == "toolsListChanged" && v.Kind() == 't'
-		case "resourceSubscriptions":
-			if v.Kind() != '[' {
-				return mcp.InvalidParams("params.notifications." + name + " must be a list of URIs")
+			if v.Kind() == 't' {
+				wanted.lists |= notice.list
 			}
+		}
+		if name != "resourceSubscriptions" {
+			return nil
+		}
+		var ok bool
+		if wanted.uris, ok = stringList(v); !ok {
+			return mcp.InvalidParams("params.notifications." + name + " must be a list of URIs")
+		}
+		slices.Sort(wanted.uris)
+		if wanted.uris = slices.Compact(wanted.uris); len(wanted.uris) > maxWatched {
+			return mcp.InvalidParams(fmt.Sprintf("params.notifications.%s has %d URIs, at most %d are allowed", name, len(wanted.uris), maxWatched))
 		}
 		return nil
 	})
@@ -42,8 +59,7 @@ func parseFilter(params jsontext.Value) (filter, *mcp.Error) {
 
 // listening makes the messages of one subscriptions/listen.
 type listening struct {
-	id     jsontext.Value // of the request
-	wanted filter
+	id jsontext.Value // of the request
 }
 
 // tag is the member of _meta that says which subscription a message belongs to.
@@ -52,16 +68,41 @@ func (l *listening) tag() string {
 }
 
 // acknowledged is the first message: what of the filter is honoured.
-func (l *listening) acknowledged() []byte {
-	honoured := `{}`
-	if l.wanted.tools {
-		honoured = `{"toolsListChanged":true}`
+func (l *listening) acknowledged(wanted filter, honoured []string) []byte {
+	b := []byte(`{"notifications":{`)
+	for _, notice := range changeNotices {
+		if wanted.lists&notice.list != 0 {
+			b = appendComma(b)
+			b = append(mcp.AppendString(b, notice.filter), ":true"...)
+		}
 	}
-	return mcp.AppendRequest(nil, nil, mcp.NotifyAcknowledged, jsontext.Value(`{"notifications":`+honoured+`,`+l.tag()+`}`))
+	if len(honoured) > 0 {
+		b = append(appendComma(b), `"resourceSubscriptions":[`...)
+		for i, uri := range honoured {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = mcp.AppendString(b, uri)
+		}
+		b = append(b, ']')
+	}
+	b = append(append(append(b, "},"...), l.tag()...), '}')
+	return mcp.AppendRequest(nil, nil, mcp.NotifyAcknowledged, b)
 }
 
-func (l *listening) toolsChanged() []byte {
-	return mcp.AppendRequest(nil, nil, mcp.NotifyToolsChanged, jsontext.Value(`{`+l.tag()+`}`))
+func appendComma(b []byte) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	return b
+}
+
+func (l *listening) listChanged(method string) []byte {
+	return mcp.AppendRequest(nil, nil, method, jsontext.Value(`{`+l.tag()+`}`))
+}
+
+func (l *listening) updated(uri string) []byte {
+	return mcp.AppendRequest(nil, nil, mcp.NotifyResourceUpdated, jsontext.Value(`{"uri":`+string(mcp.QuoteString(uri))+`,`+l.tag()+`}`))
 }
 
 // ended is the response, with which the hub ends the subscription.
@@ -76,29 +117,64 @@ func (f *fronts) listenTo(ctx context.Context, scope string, c caller, m *mcp.Me
 	if e != nil {
 		return mcp.AppendError(nil, m.ID, e)
 	}
-	l := &listening{id: m.ID, wanted: wanted}
+	l := &listening{id: m.ID}
 	// In front of the acknowledgement, so that no change behind it is missed.
-	var changes <-chan struct{}
-	if wanted.tools {
-		sub := f.engine.subscribe(scope, c)
-		defer sub.Close()
-		changes = sub.C
-	}
-	if send(l.acknowledged()) != nil {
+	sub := f.engine.subscribe(scope, c, wanted.lists)
+	defer sub.Close()
+	watch := f.engine.watch(scope, c)
+	defer watch.Close()
+	honoured := watch.add(ctx, wanted.uris)
+	if send(l.acknowledged(wanted, honoured)) != nil {
 		return nil
+	}
+	if f.tell(ctx, sub, watch, send, l.listChanged, l.updated, nil) == errDraining {
+		return l.ended()
+	}
+	return nil
+}
+
+var errDraining = errors.New("the router is stopping")
+
+// tell tells a client of changes until ctx ends, send fails or the router drains.
+// again is called when wake has a token.
+func (f *fronts) tell(ctx context.Context, sub *subscription, watch *watching, send func([]byte) error,
+	listChanged, updated func(string) []byte, wake *waker,
+) error {
+	if wake == nil {
+		wake = &waker{}
 	}
 	for {
 		select {
-		case <-changes:
-			if send(l.toolsChanged()) != nil {
-				return nil
+		case <-sub.C:
+			changed := sub.take()
+			for _, notice := range changeNotices {
+				if changed&notice.list == 0 {
+					continue
+				}
+				if err := send(listChanged(notice.method)); err != nil {
+					return err
+				}
 			}
+		case <-watch.C:
+			for _, uri := range watch.take() {
+				if err := send(updated(uri)); err != nil {
+					return err
+				}
+			}
+		case <-wake.c:
+			wake.again()
 		case <-ctx.Done():
-			return nil
+			return context.Cause(ctx)
 		case <-f.draining:
-			return l.ended()
+			return errDraining
 		}
 	}
+}
+
+// waker calls again on the goroutine of [fronts.tell] whenever c has a token.
+type waker struct {
+	c     chan struct{}
+	again func()
 }
 
 // listen serves subscriptions/listen over HTTP.
@@ -112,8 +188,7 @@ func (f *fronts) listen(ctx context.Context, p *reply, scope string, c caller, m
 	}
 }
 
-// serveStream is the stream of a session (GET): it tells of changes of the
-// session's list. There is one per session; a new one ends the one before, whose
+// serveStream is the stream of a session (GET): it tells of changes. There is one per session; a new one ends the one before, whose
 // client may be gone without a sign.
 func (f *fronts) serveStream(w http.ResponseWriter, r *http.Request, scope string) {
 	id := r.Header.Get(mcp.HeaderSession)
@@ -136,39 +211,46 @@ func (f *fronts) serveStream(w http.ResponseWriter, r *http.Request, scope strin
 	defer cancel()
 	st := s.replaceStream(cancel)
 	defer s.dropStream(st)
-	sub := f.engine.subscribe(scope, caller{principal: s.record().Principal, era: mcp.EraLegacy})
+	sub := f.engine.subscribe(scope, caller{principal: s.record().Principal, era: mcp.EraLegacy}, allLists)
 	defer sub.Close()
 	// Before the client can know of the stream, and so open a newer one.
 	f.sessions.claimStream(ctx, s, st)
 	if p.start(": ok\n\n") != nil {
 		return
 	}
-	for {
-		select {
-		case <-sub.C:
-			if p.send(toolsChanged) != nil {
-				return
-			}
-		case <-ctx.Done():
-			return
-		case <-s.gone:
-			return
-		case <-f.draining:
-			return
-		}
-	}
+	f.stream(ctx, scope, s, st, sub, p.send)
 }
 
-// toolsChanged is the notification in the initialize era.
-var toolsChanged = mcp.AppendRequest(nil, nil, mcp.NotifyToolsChanged, nil)
+// stream tells the client of a session of what changes, on the stream st: its
+// lists, and the resources that it has subscribed to, wherever it did so.
+func (f *fronts) stream(ctx context.Context, scope string, s *session, st *stream, sub *subscription, send func([]byte) error) {
+	watch := f.engine.watch(scope, caller{principal: s.record().Principal, era: mcp.EraLegacy})
+	defer watch.Close()
+	s.hold(watch)
+	defer s.release(watch)
+	watch.set(s.record().Subscriptions)
+	_ = f.tell(ctx, sub, watch, send, legacyListChanged, legacyUpdated, &waker{st.wake, func() { watch.set(s.record().Subscriptions) }})
+}
+
+// The notifications in the initialize era.
+func legacyListChanged(method string) []byte { return mcp.AppendRequest(nil, nil, method, nil) }
+
+func legacyUpdated(uri string) []byte {
+	return mcp.AppendRequest(nil, nil, mcp.NotifyResourceUpdated, jsontext.Value(`{"uri":`+string(mcp.QuoteString(uri))+`}`))
+}
 
 // stream is the GET of a session.
 type stream struct {
 	id     string
 	cancel context.CancelFunc
+	wake   chan struct{} // has a token when the subscriptions of the session have changed
 	// claimed says that the record of the session had its id: from then on another
 	// id there is that of a newer stream. Guarded by session.mu.
 	claimed bool
+}
+
+func newStream(cancel context.CancelFunc) *stream {
+	return &stream{id: rand.Text(), cancel: cancel, wake: make(chan struct{}, 1)}
 }
 
 // replaceStream ends the session's stream, if there is one here, and puts the one
@@ -179,7 +261,7 @@ func (s *session) replaceStream(cancel context.CancelFunc) *stream {
 	if s.stream != nil {
 		s.stream.cancel()
 	}
-	s.stream = &stream{id: rand.Text(), cancel: cancel}
+	s.stream = newStream(cancel)
 	return s.stream
 }
 
@@ -202,6 +284,31 @@ func (s *session) overtakenLocked() {
 	if s.stream != nil && s.stream.claimed && s.rec.Stream != s.stream.id {
 		s.stream.cancel()
 		s.stream = nil
+	}
+}
+
+// hold makes w what the session's subscriptions of this router go to.
+func (s *session) hold(w *watching) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watching = w
+}
+
+func (s *session) release(w *watching) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watching == w {
+		s.watching = nil
+	}
+}
+
+// watch subscribes to a resource at once, if the stream of the session is here.
+func (s *session) watch(uri string) {
+	s.mu.Lock()
+	w := s.watching
+	s.mu.Unlock()
+	if w != nil {
+		w.want(uri, false)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,12 +42,13 @@ type record struct {
 	Started      time.Time      `json:"started"`
 	// Stream names the newest stream (GET) of the session, "" if it had none.
 	Stream string `json:"stream,omitzero"`
+	// Subscriptions are the exposed URIs of the resources subscribed to, in order.
+	Subscriptions []string `json:"subscriptions,omitzero"`
 }
 
 // session is a session as this router uses it.
 type session struct {
-	id   string
-	gone chan struct{} // closed when the session has ended
+	id string
 
 	mu       sync.Mutex
 	rec      *record // guarded by mu; what it points to never changes
@@ -58,6 +60,7 @@ type session struct {
 	calls    map[string]*call         // by raw id
 	asked    map[string]chan<- []byte // by raw id: who waits for the client's response
 	stream   *stream                  // the client's GET
+	watching *watching                // of the stream
 }
 
 // call is a call of a session that runs here.
@@ -144,9 +147,11 @@ func (s *session) finish() {
 		return
 	}
 	s.ended = true
-	close(s.gone)
 	for _, c := range s.calls {
 		c.cancel(errSessionEnded)
+	}
+	if s.stream != nil {
+		s.stream.cancel()
 	}
 }
 
@@ -234,7 +239,8 @@ func (s *session) update(e *bus.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.Rev > s.rev {
-		s.rec, s.rev, s.renewed = rec, e.Rev, time.Now()
+		s.rev, s.renewed = e.Rev, time.Now()
+		s.setLocked(rec)
 		s.overtakenLocked()
 	}
 }
@@ -250,7 +256,7 @@ func (t *sessions) create(ctx context.Context, rec *record) (*session, error) {
 	if !t.conn.Connected() {
 		return nil, errDisconnected()
 	}
-	s := &session{id: rand.Text(), gone: make(chan struct{}), rec: rec, renewed: time.Now()}
+	s := &session{id: rand.Text(), rec: rec, renewed: time.Now()}
 	var none uint64
 	s.rev, err = t.conn.Put(ctx, bus.BucketSessions, bus.Key(bus.KeySession, s.id), value, bus.PutOptions{Revision: &none, TTL: t.ttl})
 	if err != nil {
@@ -309,7 +315,7 @@ func (t *sessions) get(ctx context.Context, id string) (*session, error) {
 		}
 	default:
 		if s == nil {
-			s = &session{id: id, gone: make(chan struct{})}
+			s = &session{id: id}
 		}
 		if s.update(&e); s.rec == nil {
 			l.err = errNoSession
@@ -390,9 +396,22 @@ func (t *sessions) store(ctx context.Context, s *session, rec *record, rev uint6
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if next > s.rev {
-		s.rec, s.rev, s.renewed = rec, next, time.Now()
+		s.rev, s.renewed = next, time.Now()
+		s.setLocked(rec)
 	}
 	return nil
+}
+
+// setLocked replaces the record, and tells the stream what it has to know.
+func (s *session) setLocked(rec *record) {
+	changed := s.rec != nil && !slices.Equal(s.rec.Subscriptions, rec.Subscriptions)
+	s.rec = rec
+	if changed && s.stream != nil {
+		select {
+		case s.stream.wake <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // touch notes that the session is in use. Its life is renewed in the background,

@@ -274,7 +274,7 @@ func (p *pipe) request(m *mcp.Message) {
 		p.initialize(m)
 		return
 	case s != nil:
-		c := &legacyCall{f: p.f, record: s.record(), message: m, params: &params, send: p.lines.Write, expect: s.expect, setLevel: s.setLevel}
+		c := &legacyCall{f: p.f, record: s.record(), message: m, params: &params, send: p.lines.Write, expect: s.expect, change: s.change, watch: s.watch}
 		serve = c.run
 	case m.Method == mcp.MethodPing:
 		p.write(mcp.AppendResult(nil, m.ID, jsontext.Value("{}")))
@@ -353,7 +353,7 @@ func (p *pipe) initialize(m *mcp.Message) {
 		return
 	}
 	rec.Principal = local
-	s := &session{gone: make(chan struct{}), rec: rec}
+	s := &session{rec: rec, stream: newStream(nil)}
 	p.mu.Lock()
 	again := p.session != nil
 	if !again {
@@ -365,30 +365,23 @@ func (p *pipe) initialize(m *mcp.Message) {
 		return
 	}
 	// Before the client can list, so that no change behind its list is missed.
-	sub := p.f.engine.subscribe("", caller{principal: local, era: mcp.EraLegacy})
+	sub := p.f.engine.subscribe("", caller{principal: local, era: mcp.EraLegacy}, allLists)
 	p.write(mcp.AppendResult(nil, m.ID, p.f.welcome(rec)))
 	watching := p.spawn(func() {
 		defer sub.Close()
-		for {
-			select {
-			case <-sub.C:
-				p.write(toolsChanged)
-			case <-p.stop.Done():
-				return
-			}
-		}
+		p.f.stream(p.stop, "", s, s.stream, sub, p.lines.Write)
 	})
 	if !watching {
 		sub.Close()
 	}
 }
 
-// setLevel sets the log level of a session that no bucket keeps.
-func (s *session) setLevel(level string) error {
+// change changes the record of a session that no bucket keeps.
+func (s *session) change(edit func(*record)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rec := *s.rec
-	rec.LogLevel = level
-	s.rec = &rec
+	edit(&rec)
+	s.setLocked(&rec)
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -252,17 +251,11 @@ func (l *listener) concerned(uri string) (own string, ok bool) {
 		return uri, true
 	}
 	for own := range l.uris {
-		if isPartOf(uri, own) {
+		if mcp.IsPartOf(uri, own) {
 			return own, true
 		}
 	}
 	return "", false
-}
-
-// isPartOf reports whether uri is below whole.
-func isPartOf(uri, whole string) bool {
-	rest, ok := strings.CutPrefix(uri, whole)
-	return ok && rest != "" && (strings.HasSuffix(whole, "/") || strings.IndexByte("/?#", rest[0]) >= 0)
 }
 
 // maxNews bounds what waits for one listener.

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"toolhub/internal/bus"
 	"toolhub/internal/mcp"
 	"toolhub/internal/registry"
@@ -145,30 +143,4 @@ func TestBadListen(t *testing.T) {
 			t.Errorf("%s: %v", params, err)
 		}
 	}
-}
-
-func TestIsPartOf(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		uri, whole string
-		want       bool
-	}{
-		{"x:a/b", "x:a", true},
-		{"x:a#b", "x:a", true},
-		{"x:a?b", "x:a", true},
-		{"x:a/b", "x:a/", true},
-		{"x:ab", "x:a", false},
-		{"x:a", "x:a", false},
-		{"x:", "x:a", false},
-	} {
-		if got := isPartOf(c.uri, c.whole); got != c.want {
-			t.Errorf("%s of %s: %v", c.uri, c.whole, got)
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		whole := rapid.String().Draw(t, "whole")
-		if isPartOf(whole, whole) || !isPartOf(whole+"/x", whole) {
-			t.Error(whole)
-		}
-	})
 }
