@@ -57,7 +57,7 @@ const (
 	// rules. The tool of a modern server over HTTP is left out, as the protocol
 	// demands of whoever calls it; elsewhere it stays, without its annotations.
 	ReasonInvalidHeader Reason = "invalid_header"
-	// ReasonTaskRequired: the tool can only be called as a task, which is not offered.
+	// ReasonTaskRequired: the tool can only be called as a task, and its server has none.
 	ReasonTaskRequired Reason = "task_required"
 	// ReasonInvalidURI: the URI of a resource is none.
 	ReasonInvalidURI Reason = "invalid_uri"
@@ -150,7 +150,7 @@ func (c *Catalog) List(kind Kind) []Item {
 
 // add checks definitions and takes them, or rejects them.
 func (c *Catalog) add(lists Lists) {
-	p := &definitionParser{server: c.Server, mirrors: c.Info.HTTP && c.Info.Era == mcp.EraModern}
+	p := &definitionParser{server: c.Server, mirrors: c.Info.HTTP && c.Info.Era == mcp.EraModern, tasks: c.Info.LegacyTasks()}
 	c.Tools, c.byName = accept(c, "", lists.Tools, p.parse, func(t *Tool) (string, string) { return t.Name, t.Digest })
 	items := func(kind Kind, defs []jsontext.Value) ([]Item, map[string]int) {
 		return accept(c, kind, defs, func(def jsontext.Value) (Item, error) { return p.parseItem(kind, def) }, func(i *Item) (string, string) { return i.Key, i.Digest })

@@ -333,3 +333,20 @@ func FuzzNew(f *testing.F) {
 		}
 	})
 }
+
+// TestTaskRequired: a tool that can only be called as a task is offered where its
+// server has tasks, and looks like any other.
+func TestTaskRequired(t *testing.T) {
+	t.Parallel()
+	lists := Lists{Tools: []jsontext.Value{jsontext.Value(`{"name":"t","execution":{"taskSupport":"required"},"inputSchema":{"type":"object"}}`)}}
+	able := jsontext.Value(`{"tasks":{"requests":{"tools":{"call":{}}}}}`)
+	c := New("s", mcp.ServerInfo{Era: mcp.EraLegacy, Capabilities: able}, lists)
+	if len(c.Tools) != 1 || !c.Tools[0].TaskRequired || string(c.Tools[0].AppendDef(nil, "t", false)) != `{"name":"t","inputSchema":{"type":"object"}}` {
+		t.Errorf("%+v", c)
+	}
+	for _, info := range []mcp.ServerInfo{{Era: mcp.EraModern, Capabilities: able}, {Era: mcp.EraLegacy}} {
+		if c := New("s", info, lists); len(c.Tools) != 0 || c.Rejected[0].Reason != ReasonTaskRequired {
+			t.Errorf("%+v", c)
+		}
+	}
+}

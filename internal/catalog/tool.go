@@ -30,6 +30,8 @@ type Tool struct {
 	Headers []mcp.ParamHeader
 	// Digest is a hex digest of Def. It changes with every change of it.
 	Digest string
+	// TaskRequired says that it can only be called as a task of MCP 2025-11-25.
+	TaskRequired bool
 	// Notes tell what the exposed definition lacks of Def, nil as a rule.
 	Notes []Note
 
@@ -48,10 +50,10 @@ func (d *definition) append(dst []byte, name string) []byte {
 	return append(dst, d.tail...)
 }
 
-// AppendDef appends the definition under an exposed name: Def with only its
-// name replaced, without execution (tasks of the 2025-11-25 protocol are not
-// offered), and without what Notes tells of. With proxied, the URI of the resource
-// that shows the tool's results (MCP Apps) is an exposed one, too.
+// AppendDef appends the definition under an exposed name: Def with only its name
+// replaced, without execution (workers make the tasks of 2025-11-25 by
+// themselves), and without what Notes tells of. With proxied, the URI of the
+// resource that shows the tool's results (MCP Apps) is an exposed one, too.
 func (t *Tool) AppendDef(dst []byte, exposed string, proxied bool) []byte {
 	return t.definition(false, proxied).append(dst, exposed)
 }
@@ -126,6 +128,7 @@ type member struct {
 type definitionParser struct {
 	server  string
 	mirrors bool // calls mirror arguments into headers
+	tasks   bool // tools can be called as tasks of 2025-11-25
 	dec     *jsontext.Decoder
 	buf     bytes.Buffer
 	members []member
@@ -311,7 +314,10 @@ func (p *definitionParser) toolMember(at int, name string, v jsontext.Value) err
 	case "execution":
 		p.members[at].drop = true
 		if mcp.FieldString(v, "taskSupport") == "required" {
-			return &fault{ReasonTaskRequired, `execution.taskSupport is "required", and tasks of the 2025-11-25 protocol are not offered`}
+			if !p.tasks {
+				return &fault{ReasonTaskRequired, `execution.taskSupport is "required", and the server does not declare the tasks of MCP 2025-11-25`}
+			}
+			p.tool.TaskRequired = true
 		}
 	}
 	return nil

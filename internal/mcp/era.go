@@ -65,6 +65,11 @@ const (
 	MethodPromptsList      = "prompts/list"
 	MethodPromptsGet       = "prompts/get"
 	MethodComplete         = "completion/complete"
+	MethodTasksGet         = "tasks/get"
+	MethodTasksUpdate      = "tasks/update"
+	MethodTasksCancel      = "tasks/cancel"
+	MethodTasksResult      = "tasks/result" // of 2025-11-25, like the next one
+	MethodTasksList        = "tasks/list"
 	MethodSetLevel         = "logging/setLevel"
 	MethodElicit           = "elicitation/create"
 	MethodSample           = "sampling/createMessage"

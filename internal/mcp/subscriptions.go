@@ -242,3 +242,10 @@ func (i *ServerInfo) subscribes() bool {
 func (i *ServerInfo) hasTasks() bool {
 	return Field(Field(i.Capabilities, "extensions"), ExtensionTasks) != nil
 }
+
+// LegacyTasks reports whether tools of the server can be called as tasks of
+// 2025-11-25 (basic/utilities/tasks).
+func (i *ServerInfo) LegacyTasks() bool {
+	requests := Field(Field(i.Capabilities, "tasks"), "requests")
+	return i.Era == EraLegacy && Field(Field(requests, "tools"), "call") != nil
+}

@@ -72,7 +72,8 @@ func (d *dialing) options(era mcp.EraChoice, tell news) mcp.ConnectOptions {
 // legacyCapabilities is what legacy servers are told that they may ask for: all
 // that some caller may be able to give. What the caller of a call cannot give is
 // refused when it is asked for.
-var legacyCapabilities = jsontext.Value(`{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{}}`)
+var legacyCapabilities = jsontext.Value(`{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{},` +
+	`"tasks":{"list":{},"cancel":{},"requests":{"elicitation":{"create":{}},"sampling":{"createMessage":{}}}}}`)
 
 func (d *dialing) builtin(ctx context.Context, opts mcp.ConnectOptions, _ news) (*link, error) {
 	if !slices.Contains(Builtins(), d.def.Builtin) {

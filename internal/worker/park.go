@@ -72,17 +72,21 @@ func (c *call) callLegacy(ctx context.Context, l *link, request *mcp.Call) (bus.
 		first: c, lot: c.server.lot, in: c.in, abilities: abilitiesOf(c.params.meta),
 		asked: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	request.Notify, request.Request = p.notify, p.request
+	request.Notify = p.notify
 	if p.abilities == (abilities{}) {
-		p.value, p.err = l.call(ctx, request)
+		request.Request = p.request
+		p.value, p.err = c.complete(ctx, l, request)
 		return p.reply(c)
 	}
 	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.cancel = cancel
+	tasks := newClientTasks(callCtx, p)
+	request.Request = tasks.request
 	c.server.calls.Go(func() {
 		defer close(p.done)
+		defer tasks.group.Wait()
 		defer cancel(nil)
-		p.value, p.err = l.call(callCtx, request)
+		p.value, p.err = c.complete(callCtx, l, request)
 	})
 	return p.attend(ctx, c)
 }
