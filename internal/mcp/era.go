@@ -85,6 +85,7 @@ const (
 	NotifyResourcesChanged = "notifications/resources/list_changed"
 	NotifyResourceUpdated  = "notifications/resources/updated"
 	NotifyTask             = "notifications/tasks"
+	NotifyTaskStatus       = "notifications/tasks/status" // of 2025-11-25
 	NotifyAcknowledged     = "notifications/subscriptions/acknowledged"
 )
 

@@ -15,7 +15,7 @@ type running struct {
 // an answer for.
 func runsCode(method string) bool {
 	switch method {
-	case MethodToolsCall, MethodPromptsGet, MethodResourcesRead, MethodComplete:
+	case MethodToolsCall, MethodPromptsGet, MethodResourcesRead, MethodComplete, MethodTasksResult:
 		return true
 	}
 	return false

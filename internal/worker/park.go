@@ -210,6 +210,9 @@ func (p *parked) tell() {
 
 // notify passes a notification on, or keeps it while the caller is away.
 func (p *parked) notify(method string, params jsontext.Value) {
+	if method == mcp.NotifyTaskStatus {
+		return // of a task that its caller does not know
+	}
 	body := notification(method, params)
 	p.mu.Lock()
 	defer p.mu.Unlock()
