@@ -23,40 +23,76 @@ type member struct {
 // read beyond its end.
 func walk(obj []byte, f func(m member) error) (closing int, err error) {
 	var names nameSet
-	i := skipSpace(obj, 0)
-	if i == len(obj) || obj[i] != '{' {
+	return scanObject(obj, skipSpace(obj, 0), func(m member) error {
+		if !names.add(m.name) {
+			return &Error{Code: CodeParse, Message: "duplicate member " + string(QuoteString(m.name))}
+		}
+		return f(m)
+	})
+}
+
+// scanObject is walk for the object that begins at i, with all its members
+// whatever their names; the offsets are those in b.
+func scanObject(b []byte, i int, f func(m member) error) (closing int, err error) {
+	if i >= len(b) || b[i] != '{' {
 		return 0, invalidRequest("a JSON object is wanted")
 	}
-	i = skipSpace(obj, i+1)
-	if i < len(obj) && obj[i] == '}' {
+	i = skipSpace(b, i+1)
+	if i < len(b) && b[i] == '}' {
 		return i, nil
 	}
 	for {
 		m := member{start: i}
-		if i = skipString(obj, i); i < 0 {
+		if i = skipString(b, i); i < 0 {
 			return 0, errNoJSON
 		}
-		m.name = memberName(obj[m.start:i])
-		if i = skipSpace(obj, i); i == len(obj) || obj[i] != ':' {
+		m.name = memberName(b[m.start:i])
+		if i = skipSpace(b, i); i == len(b) || b[i] != ':' {
 			return 0, errNoJSON
 		}
-		m.value = skipSpace(obj, i+1)
-		if m.end = skipValue(obj, m.value); m.end < 0 {
+		m.value = skipSpace(b, i+1)
+		if m.end = skipValue(b, m.value); m.end < 0 {
 			return 0, errNoJSON
-		}
-		if !names.add(m.name) {
-			return 0, &Error{Code: CodeParse, Message: "duplicate member " + string(QuoteString(m.name))}
 		}
 		if err := f(m); err != nil {
 			return 0, err
 		}
-		switch i = skipSpace(obj, m.end); {
-		case i < len(obj) && obj[i] == '}':
+		switch i = skipSpace(b, m.end); {
+		case i < len(b) && b[i] == '}':
 			return i, nil
-		case i < len(obj) && obj[i] == ',':
-			i = skipSpace(obj, i+1)
+		case i < len(b) && b[i] == ',':
+			i = skipSpace(b, i+1)
 		default:
 			return 0, errNoJSON
+		}
+	}
+}
+
+// scanArray calls f for each element of the array that begins at i, with its
+// offsets in b.
+func scanArray(b []byte, i int, f func(value, end int) error) error {
+	if i >= len(b) || b[i] != '[' {
+		return errNoJSON
+	}
+	i = skipSpace(b, i+1)
+	if i < len(b) && b[i] == ']' {
+		return nil
+	}
+	for {
+		end := skipValue(b, i)
+		if end < 0 {
+			return errNoJSON
+		}
+		if err := f(i, end); err != nil {
+			return err
+		}
+		switch i = skipSpace(b, end); {
+		case i < len(b) && b[i] == ']':
+			return nil
+		case i < len(b) && b[i] == ',':
+			i = skipSpace(b, i+1)
+		default:
+			return errNoJSON
 		}
 	}
 }
@@ -142,6 +178,7 @@ var protocolNames = func() map[string]string {
 	for _, name := range []string{
 		"jsonrpc", "id", "method", "params", "result", "error", "code", "message", "data",
 		"name", "uri", "cursor", "arguments", "_meta", "resultType", "content", "structuredContent", "isError", "inputResponses", "requestState",
+		"type", "text", "role", "resource", "blob", "mimeType", "contents", "messages", "inputRequests",
 		MetaProgressToken, "progress", "total", "level", "logger",
 		MetaProtocolVersion, MetaClientCapabilities, MetaClientInfo, MetaServerInfo, MetaLogLevel, MetaSubscriptionID,
 		"traceparent", "tracestate", "baggage",

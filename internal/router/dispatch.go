@@ -47,6 +47,7 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 	if err != nil {
 		return bus.Reply{}, err
 	}
+	set := e.list(req.scope, req.caller).set
 	reply, err := e.deliver(ctx, s, req.method, told.parkedAt, out, notify)
 	if err != nil {
 		return bus.Reply{}, err
@@ -54,7 +55,7 @@ func (e *engine) call(ctx context.Context, req *request, notify func(body []byte
 	if reply, err = ownAnswer(reply, req.id, to.server); err != nil {
 		return bus.Reply{}, err
 	}
-	return e.present(req, to.server, reply)
+	return present(req, to.server, set, reply)
 }
 
 // deliver sends the call to s, or, if s turns out to be out of date, to the owner

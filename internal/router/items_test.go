@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"pgregory.net/rapid"
 
 	"toolhub/internal/bus"
 	"toolhub/internal/catalog"
@@ -210,43 +209,4 @@ func TestLegacyItems(t *testing.T) {
 	id := mcp.Field(jsontext.Value(question), "id")
 	b.exchange(c, sessionPost(t.Context(), r.url, session, `{"jsonrpc":"2.0","id":`+string(id)+`,"result":{"action":"accept","content":{}}}`))
 	e.message(`"uri":"mcp-proxy://lib/lib:shelf/ask"`)
-}
-
-// TestPresentIsUndone: what is put in front of URIs can be taken off again, and
-// nothing else has changed.
-func TestPresentIsUndone(t *testing.T) {
-	t.Parallel()
-	const mark = "mcp-proxy://s/"
-	there := presenter{server: "s", expose: func(uri string) string { return mark + uri }}
-	back := presenter{server: "s", expose: func(uri string) string { return strings.TrimPrefix(uri, mark) }}
-	block := rapid.SampledFrom([]string{
-		`{"type":"text","text":"\u0061","x":1e400}`, `{"type":"resource_link","uri":"a:\u00e4","n":-0}`, `{"type":"resource","resource":{"uri":"b:1","blob":"AA=="},"uri":"c:1"}`,
-		`{"type":"resource_link","uri":7}`, `{"type":"resource"}`, `{"type":"image","uri":"d:1"}`, `7`, `null`,
-	})
-	rapid.Check(t, func(t *rapid.T) {
-		list := "[" + strings.Join(rapid.SliceOfN(block, 0, 5).Draw(t, "blocks"), " ,") + "]"
-		for method, result := range map[string]string{
-			mcp.MethodToolsCall:     `{"content":` + list + `,"structuredContent":{"uri":"e:1","big":9007199254740993}}`,
-			mcp.MethodPromptsGet:    `{"messages":[{"role":"user","content":` + list + `},{"content":{"type":"resource_link","uri":"f:1"}}]}`,
-			mcp.MethodResourcesRead: `{"contents":` + list + `,"uri":"g:1"}`,
-		} {
-			seen, err := there.result(method, jsontext.Value(result))
-			if err != nil || !seen.IsValid() {
-				t.Fatalf("%s of %s: %s, %v", method, result, seen, err)
-			}
-			again, err := back.result(method, seen)
-			if err != nil || canonical(again) != canonical(jsontext.Value(result)) {
-				t.Fatalf("%s of %s came back as %s, %v", method, result, again, err)
-			}
-		}
-	})
-}
-
-// canonical is v in one spelling.
-func canonical(v jsontext.Value) string {
-	v = v.Clone()
-	if err := v.Format(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false), jsontext.PreserveRawStrings(false)); err != nil {
-		return err.Error()
-	}
-	return string(v)
 }
