@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,14 +34,14 @@ type api struct {
 
 // operations are the requests that are answered from the View.
 var operations = map[string]func(*api, jsontext.Value) (any, error){
-	"servers.list":   (*api).serversList,
-	"tools.list":     (*api).toolsList,
-	"policy.explain": (*api).policyExplain,
-	"hub.status":     (*api).hubStatus,
+	"servers.list":             (*api).serversList,
+	"tools.list":               (*api).toolsList,
+	"resources.list":           itemsList(catalog.KindResource, "resources"),
+	"resources.templates.list": itemsList(catalog.KindTemplate, "resourceTemplates"),
+	"prompts.list":             itemsList(catalog.KindPrompt, "prompts"),
+	"policy.explain":           (*api).policyExplain,
+	"hub.status":               (*api).hubStatus,
 }
-
-// toolsCall is the operation that reaches a server.
-const toolsCall = "tools.call"
 
 // handle answers one request.
 func (a *api) handle(ctx context.Context, in *bus.Incoming) (bus.Reply, error) {
@@ -51,14 +50,15 @@ func (a *api) handle(ctx context.Context, in *bus.Incoming) (bus.Reply, error) {
 		return bus.Reply{}, mcp.NewFault(mcp.KindInvalid, "invalid_request", "the request is no JSON-RPC: %v", err)
 	}
 	operation, known := operations[in.Meta.Method]
-	if !known && in.Meta.Method != toolsCall {
+	d, delivers := deliveries[in.Meta.Method]
+	if !known && !delivers {
 		return bus.Reply{Body: mcp.AppendError(nil, m.ID, mcp.MethodNotFound(in.Meta.Method)), IsError: true}, nil
 	}
 	if !m.IsRequest() || m.Method != in.Meta.Method {
 		return bus.Reply{}, mcp.NewFault(mcp.KindInvalid, "invalid_request", "the request must be a JSON-RPC request of the method in its subject, %q", in.Meta.Method)
 	}
-	if !known {
-		return a.toolsCall(ctx, in, &m)
+	if delivers {
+		return a.deliver(ctx, in, &m, &d)
 	}
 	result, err := operation(a, m.Params)
 	if err != nil {
@@ -219,85 +219,6 @@ func (a *api) toolsList(params jsontext.Value) (any, error) {
 	}
 	out.Tools, _, err = set.Page(catalog.KindTool, "", false, 0)
 	return out, err
-}
-
-// toolsCall calls a tool as a principal. What comes back is the tool's result; so
-// is the news that there is no such tool (K1), for the model that made it up.
-func (a *api) toolsCall(ctx context.Context, in *bus.Incoming, m *mcp.Message) (bus.Reply, error) {
-	var name, principal string
-	var arguments, meta jsontext.Value
-	err := readParams(m.Params, param{name: "name", text: &name, required: true}, param{name: "arguments", object: &arguments},
-		param{name: "principal", text: &principal}, param{name: "_meta", object: &meta})
-	if err != nil {
-		return bus.Reply{}, err
-	}
-	if meta, err = modernMeta(meta); err != nil {
-		return bus.Reply{}, err
-	}
-	changes := []mcp.Change{{Name: "name", Value: mcp.QuoteString(name)}}
-	if arguments != nil {
-		changes = append(changes, mcp.Change{Name: "arguments", Value: arguments})
-	}
-	params, err := mcp.Edit(nil, append(changes, mcp.Change{Name: "_meta", Value: meta})...)
-	if err != nil {
-		return bus.Reply{}, err
-	}
-	req := &request{
-		id: m.ID, method: mcp.MethodToolsCall, params: params, name: name,
-		caller: caller{principal: principal, era: mcp.EraModern},
-	}
-	reply, err := a.engine.call(ctx, req, func(body []byte) {
-		_ = in.Notify(body) // that the caller cannot be reached shows at the end
-	})
-	if rpc, ok := errors.AsType[*mcp.Error](err); ok {
-		// Everything else that can be wrong with the params was found above.
-		return bus.Reply{Body: mcp.AppendResult(nil, m.ID, unknownResult(rpc.Message, a.unknown(name, principal)))}, nil
-	}
-	if err != nil && ctx.Err() == nil {
-		err = a.engine.fault(ctx, req, err)
-	}
-	return reply, err
-}
-
-// metaFault is the member of a result's _meta that tells a program what the text
-// tells a model: the hub refused the call, and nothing was sent anywhere.
-const metaFault = "toolhub/fault"
-
-// unknownResult is the tool result for a name that is not in the list.
-func unknownResult(text string, f *mcp.Fault) jsontext.Value {
-	b := append([]byte(`{"resultType":"complete","isError":true,"content":[{"type":"text","text":`), mcp.QuoteString(text)...)
-	b = append(b, `}],"_meta":{"`+metaFault+`":`...)
-	b = append(b, f.RPC().Data...)
-	return append(b, `}}`...)
-}
-
-// unknown says why a name is not in the list. An operator may know of a tool that
-// the policy hides.
-func (a *api) unknown(name, principal string) *mcp.Fault {
-	hubPrefix, parts := recipe(a.engine.registry.View(), listKey{principal: principal})
-	for i := range parts {
-		parts[i].HideDenied = false
-	}
-	if entry, ok := catalog.Build(sources(parts, principal), hubPrefix).Resolve(name); ok {
-		f := mcp.NewFault(mcp.KindDenied, "policy", "the policy denies every call of %s/%s, so it is not listed", entry.Server, entry.Tool.Name)
-		f.Server = entry.Server
-		return f
-	}
-	return mcp.NewFault(mcp.KindNotFound, "unknown_tool", "there is no tool %q", mcp.Shorten(name, maxShownName))
-}
-
-// modernMeta is meta with what a modern request must say.
-func modernMeta(meta jsontext.Value) (jsontext.Value, error) {
-	var changes []mcp.Change
-	for _, c := range []mcp.Change{
-		{Name: mcp.MetaProtocolVersion, Value: mcp.QuoteString(mcp.LatestModern)},
-		{Name: mcp.MetaClientCapabilities, Value: jsontext.Value("{}")},
-	} {
-		if mcp.Field(meta, c.Name) == nil {
-			changes = append(changes, c)
-		}
-	}
-	return mcp.Edit(meta, changes...)
 }
 
 // policyExplain says how a call would be decided, and why (P4).

@@ -282,3 +282,38 @@ func TestBadOperations(t *testing.T) {
 	}
 	a.none()
 }
+
+// TestItemOperations: operators list and reach all kinds of things, as a principal
+// sees them (A2).
+func TestItemOperations(t *testing.T) {
+	t.Parallel()
+	h := newOperatedHub(t, libraryHub)
+	lib := h.claim("lib", library)
+	lib.publishLists(libraryLists())
+	lib.status(registry.Status{State: registry.StateUp})
+	h.until("ready", lib.isReady)
+	for _, c := range []struct{ op, params, want string }{
+		{"resources.list", `{}`, `{"resources":[{"uri":"mcp-proxy://lib/lib:a","name":"a"}]}`},
+		{"resources.list", `{"server":"raw"}`, `{"resources":[]}`},
+		{"resources.list", `{"server":"nobody"}`, `there is no server`},
+		{"resources.list", `{"uri":"x"}`, `params.uri is unknown, there are server, principal`},
+		{"resources.templates.list", `{"server":"lib","principal":"alice"}`, `{"uriTemplate":"mcp-proxy://lib/lib:shelf/{id}","name":"shelf"}`},
+		{"prompts.list", `{}`, `{"prompts":[{"name":"lib__greet","arguments":[{"name":"who"}]},{"name":"lib__quiz"}]}`},
+		{"resources.read", `{"uri":"mcp-proxy://lib/lib:a","principal":"alice"}`, `"contents":[{"uri":"mcp-proxy://lib/lib:a","text":"x"}]`},
+		{"resources.read", `{"uri":"mcp-proxy://lib/lib:secret"}`, `there is no resource`},
+		{"resources.read", `{"uri":"mcp-proxy://lib/lib:a","arguments":{}}`, `params.arguments is unknown`},
+		{"resources.read", `{}`, `params.uri is missing`},
+		{"prompts.get", `{"name":"lib__greet","arguments":{"who":"you"}}`, `"text":"greet"`},
+		{"prompts.get", `{"name":"nobody"}`, `unknown prompt`},
+		{"prompts.get", `{"name":"lib__greet","_meta":{"toolhub/toolset":1}}`, `must be a string`},
+	} {
+		got, err := h.ask(h.ctx(), c.op, c.params, nil)
+		text := string(got)
+		if err != nil {
+			text = err.Error()
+		}
+		if !strings.Contains(text, c.want) {
+			t.Errorf("%s %s: %s\nwant %s", c.op, c.params, text, c.want)
+		}
+	}
+}

@@ -188,8 +188,8 @@ func (e *engine) paramHeaders(scope string, c caller, name string) []mcp.ParamHe
 	return nil
 }
 
-// metaToolSet is the key of _meta that names the ToolSet of a list, and the one
-// that a call was made against.
+// metaToolSet is the key of _meta that names a list of tools or prompts, and the
+// one that a call or a prompts/get was made against.
 const metaToolSet = "toolhub/toolset"
 
 // listed are the requests for lists, by method.
@@ -238,20 +238,25 @@ func (e *engine) listPage(req *request, l listRequest) ([]byte, error) {
 	if modern {
 		b = appendHint(b, e.hint(set, l.kind))
 	}
-	if modern || l.kind == catalog.KindTool {
-		b = append(b, `,"_meta":{`...)
-		if l.kind == catalog.KindTool {
-			b = append(b, `"`+metaToolSet+`":"`...)
-			b = append(b, set.ID...)
-			b = append(b, '"')
+	// A list whose items are called by name says which it is (K2).
+	id := ""
+	if l.kind == catalog.KindTool || l.kind == catalog.KindPrompt {
+		id = set.Digest(l.kind)
+	}
+	if id != "" {
+		b = append(b, `,"_meta":{"`+metaToolSet+`":"`...)
+		b = append(append(b, id...), '"')
+	}
+	if modern {
+		if id == "" {
+			b = append(b, `,"_meta":{`...)
+		} else {
+			b = append(b, ',')
 		}
-		if modern {
-			if l.kind == catalog.KindTool {
-				b = append(b, ',')
-			}
-			b = append(b, `"`+mcp.MetaServerInfo+`":`...)
-			b = append(b, e.serverInfo...)
-		}
+		b = append(b, `"`+mcp.MetaServerInfo+`":`...)
+		b = append(b, e.serverInfo...)
+	}
+	if modern || id != "" {
 		b = append(b, '}')
 	}
 	return append(b, "}}"...), nil

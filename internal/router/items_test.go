@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func libraryLists() catalog.Lists {
 			jsontext.Value(`{"uriTemplate":"lib:book/{+any}","name":"any"}`),
 			jsontext.Value(`{"uriTemplate":"lib:shelf/{id}","name":"shelf"}`),
 		},
-		Prompts: []jsontext.Value{jsontext.Value(`{"name":"greet","arguments":[{"name":"who"}]}`)},
+		Prompts: []jsontext.Value{jsontext.Value(`{"name":"greet","arguments":[{"name":"who"}]}`), jsontext.Value(`{"name":"quiz"}`)},
 		Hints: map[catalog.Kind]catalog.Hint{
 			catalog.KindTool: {TTLMS: 9000, Public: true}, catalog.KindPrompt: {TTLMS: 5000, Public: true}, catalog.KindResource: {TTLMS: 7000},
 		},
@@ -59,6 +60,9 @@ func library(_ context.Context, in *bus.Incoming) (bus.Reply, error) {
 		}
 		return answer(`{"resultType":"complete","contents":[{"uri":` + string(mcp.QuoteString(p.URI)) + `,"text":"x"}],"ttlMs":5,"cacheScope":"public"}`)
 	case mcp.MethodPromptsGet:
+		if state := mcp.FieldString(m.Params, "requestState"); p.Name == "quiz" && len(state) < 2 { // asks twice
+			return answer(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"mode":"form","message":"round ` + strconv.Itoa(len(state)) + `","requestedSchema":{"type":"object","properties":{}}}}},"requestState":"` + state + `x"}`)
+		}
 		return answer(`{"resultType":"complete","messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"lib:a","text":"` + p.Name + `"}}},` +
 			`{"role":"user","content":[{"type":"resource_link","uri":"lib:b","name":"b"}]}],"ttlMs":1}`)
 	case mcp.MethodComplete:
@@ -103,7 +107,7 @@ func TestItemsAreRouted(t *testing.T) {
 		{mcp.MethodResourcesList, `{}`, `"resources":[{"uri":"mcp-proxy://lib/lib:a","name":"a"},{"uri":"raw:a","name":"a"}]`},
 		{mcp.MethodResourcesList, `{}`, `"ttlMs":0,"cacheScope":"private"`},
 		{mcp.MethodTemplatesList, `{}`, `"resourceTemplates":[{"uriTemplate":"mcp-proxy://lib/lib:book/{id}","name":"book"}`},
-		{mcp.MethodPromptsList, `{}`, `"prompts":[{"name":"lib__greet","arguments":[{"name":"who"}]}],"ttlMs":5000,"cacheScope":"public"`},
+		{mcp.MethodPromptsList, `{}`, `"prompts":[{"name":"lib__greet","arguments":[{"name":"who"}]},{"name":"lib__quiz"}],"ttlMs":5000,"cacheScope":"public"`},
 		{mcp.MethodPromptsList, `{"cursor":"x"}`, `"code":-32602`},
 		{mcp.MethodToolsCall, `{"name":"lib__link"}`, `[{"type":"resource_link","uri":"mcp-proxy://lib/lib:new","x":1e400},{"type":"resource","resource":{"uri":"mcp-proxy://lib/lib:a","text":"t"}},{"type":"resource_link","uri":"https://example.org/"},{"type":"text","text":"lib:a"}],"big":9007199254740993}`},
 		{mcp.MethodResourcesRead, `{"uri":"mcp-proxy://lib/lib:a"}`, `[{"uri":"mcp-proxy://lib/lib:a","text":"x"}],"ttlMs":5,"cacheScope":"public"`},
@@ -209,4 +213,109 @@ func TestLegacyItems(t *testing.T) {
 	id := mcp.Field(jsontext.Value(question), "id")
 	b.exchange(c, sessionPost(t.Context(), r.url, session, `{"jsonrpc":"2.0","id":`+string(id)+`,"result":{"action":"accept","content":{}}}`))
 	e.message(`"uri":"mcp-proxy://lib/lib:shelf/ask"`)
+	// A prompt may ask more than once.
+	e = b.open(c, sessionPost(t.Context(), r.url, session, `{"jsonrpc":"2.0","id":8,"method":"prompts/get","params":{"name":"lib__quiz"}}`))
+	for round := range 2 {
+		id := mcp.Field(jsontext.Value(e.message("elicitation/create", fmt.Sprintf(`"message":"[lib] round %d"`, round))), "id")
+		b.exchange(c, sessionPost(t.Context(), r.url, session, `{"jsonrpc":"2.0","id":`+string(id)+`,"result":{"action":"accept","content":{}}}`))
+	}
+	e.message(`"id":8`, `"text":"quiz"`, `"uri":"mcp-proxy://lib/lib:a"`)
+}
+
+// TestItemsOverStdio: all kinds of things reach a client on stdio, in both eras.
+func TestItemsOverStdio(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.apply(strings.Replace(libraryHub, "lib: {builtin: clock}", "lib: {builtin: clock}\n  t: {builtin: clock, prefix: \"\"}", 1))
+	b.eventually("lib defined", func() bool { return b.registry.View().Get("lib") != nil })
+	s := b.claim("lib", library)
+	s.publishLists(libraryLists())
+	s.status(registry.Status{State: registry.StateUp})
+	r := b.router("r1")
+	b.eventually("lib ready", func() bool { return s.isReady(r.engine.registry.View()) })
+	modern, legacy := b.pipe(t.Context(), r), b.pipe(t.Context(), r)
+	legacy.send(strings.Replace(pipeInitialize, `"elicitation":{}`, `"extensions":{"toolhub/health":{},"other/one":{}}`, 1))
+	legacy.next(`"experimental":{"toolhub/health":{}}`)
+	for i, c := range []struct{ method, params, modern, legacy string }{
+		{mcp.MethodResourcesList, ``, `{"uri":"mcp-proxy://lib/lib:a","name":"a"}],"ttlMs":7000,"cacheScope":"private"`, `{"uri":"mcp-proxy://lib/lib:a","name":"a"}]}}`},
+		{mcp.MethodTemplatesList, ``, `"uriTemplate":"mcp-proxy://lib/lib:shelf/{id}"`, `"uriTemplate":"mcp-proxy://lib/lib:shelf/{id}"`},
+		{mcp.MethodPromptsList, ``, `"name":"lib__quiz"`, `"name":"lib__quiz"`},
+		{mcp.MethodResourcesRead, `"uri":"mcp-proxy://lib/lib:a",`, `"ttlMs":5`, `{"contents":[{"uri":"mcp-proxy://lib/lib:a","text":"x"}]}`},
+		{mcp.MethodResourcesRead, `"uri":"mcp-proxy://lib/lib:nothing",`, `-32602`, `-32002`},
+		{mcp.MethodPromptsGet, `"name":"lib__greet",`, `"text":"greet"`, `"text":"greet"`},
+		{mcp.MethodComplete, `"ref":{"type":"ref/prompt","name":"lib__greet"},"argument":{"name":"who","value":""},`, `\"name\":\"greet\"`, `\"name\":\"greet\"`},
+		{methodHealth, ``, `-32601`, `{"status":"degraded","servers":3,"up":2,"degraded":0,"down":1}`},
+	} {
+		id := fmt.Sprintf(`"id":%d`, i+1)
+		modern.send(`{"jsonrpc":"2.0",` + id + `,"method":"` + c.method + `","params":{` + c.params + clientMeta + `}}`)
+		modern.next(id, c.modern)
+		legacy.send(`{"jsonrpc":"2.0",` + id + `,"method":"` + c.method + `","params":{` + strings.TrimSuffix(c.params, ",") + `}}`)
+		legacy.next(id, c.legacy)
+	}
+}
+
+// TestPromptAgainstAList: a prompt that was offered can be got by its list's id even
+// after the list has changed (K2), whatever has become of the tools.
+func TestPromptAgainstAList(t *testing.T) {
+	t.Parallel()
+	h := newTestHub(t, "policy: allow_all\nservers:\n  lib: {builtin: clock}\n  b: {builtin: clock, prefix: lib__}\n")
+	lib := h.claim("lib", library)
+	lib.publishLists(libraryLists())
+	lib.status(registry.Status{State: registry.StateUp})
+	h.until("ready", lib.isReady)
+	listed := h.engine.do(h.ctx(), itemRequest(t, mcp.MethodPromptsList, `{}`), nil)
+	offered := h.engine.list("", caller{}).set.Digest(catalog.KindPrompt)
+	if !strings.Contains(string(listed.body), `"_meta":{"toolhub/toolset":"`+offered+`",`) {
+		t.Errorf("the list does not say which it is: %s", listed.body)
+	}
+	// From here on two prompts have the name, so nobody gets it.
+	b := h.claim("b", library)
+	b.publishLists(catalog.Lists{Prompts: []jsontext.Value{jsontext.Value(`{"name":"greet"}`)}})
+	b.status(registry.Status{State: registry.StateUp})
+	h.until("ready", b.isReady)
+	get := func(id string) string {
+		return string(h.engine.do(h.ctx(), itemRequest(t, mcp.MethodPromptsGet, `{"name":"lib__greet","_meta":{"toolhub/toolset":"`+id+`"}}`), nil).body)
+	}
+	for what, c := range map[string]struct{ id, want string }{
+		"present":     {h.engine.list("", caller{}).set.Digest(catalog.KindPrompt), "unknown prompt"}, // makes the list
+		"unknown":     {"0123", "unknown prompt"},
+		"of tools":    {h.engine.list("", caller{}).set.ID, "unknown prompt"},
+		"was offered": {offered, `"text":"greet"`},
+	} {
+		if got := get(c.id); !strings.Contains(got, c.want) {
+			t.Errorf("against a list that is %s: %s", what, got)
+		}
+	}
+	// A prompt of a server that is gone is not unknown.
+	lib.unclaim()
+	h.until("gone", func(v *registry.View) bool { return !lib.isReady(v) })
+	if f := faultIn(h.engine.do(h.ctx(), itemRequest(t, mcp.MethodPromptsGet, `{"name":"lib__quiz"}`), nil)); f == nil || f.Kind != mcp.KindUnavailable {
+		t.Errorf("of a server that is gone: %v", f)
+	}
+}
+
+// TestSleepingOriginalURI: a resource that a server lists is not read from another
+// that might have it, when its own is not ready.
+func TestSleepingOriginalURI(t *testing.T) {
+	t.Parallel()
+	h := newTestHub(t, "policy: allow_all\nservers:\n  a: {builtin: clock, uris: original}\n  b: {builtin: clock, uris: original}\n")
+	for id, state := range map[string]registry.State{"a": registry.StateUp, "b": registry.StateDown} {
+		s := h.claim(id, library)
+		s.publishLists(catalog.Lists{Resources: []jsontext.Value{jsontext.Value(`{"uri":"lib:` + id + `","name":"x"}`)}})
+		s.status(registry.Status{State: state})
+	}
+	h.until("both", func(v *registry.View) bool {
+		return v.Get("a").Ready() && v.Get("b").Catalog != nil && v.Get("b").State() == registry.StateDown
+	})
+	read := func(uri string) answer {
+		return h.engine.do(h.ctx(), itemRequest(t, mcp.MethodResourcesRead, `{"uri":"`+uri+`"}`), nil)
+	}
+	if f := faultIn(read("lib:b")); f == nil || f.Kind != mcp.KindUnavailable || f.Server != "b" {
+		t.Errorf("of the sleeping server: %v", f)
+	}
+	for _, uri := range []string{"lib:a", "lib:unlisted"} {
+		if got := read(uri); got.err != nil {
+			t.Errorf("%s: %s", uri, got.body)
+		}
+	}
 }

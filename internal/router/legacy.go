@@ -165,6 +165,9 @@ func newRecord(params jsontext.Value, scope string) (*record, *mcp.Error) {
 		return nil, mcp.InvalidParams("params.capabilities must be an object")
 	}
 	drop := []mcp.Change{{Name: "tasks"}, {Name: "extensions"}} // they are not translated
+	if health := mcp.Field(mcp.Field(capabilities, "extensions"), extensionHealth); health != nil {
+		drop[1].Value = append(append([]byte(`{"`+extensionHealth+`":`), health...), '}') // but for the one that is the hub's own
+	}
 	if rec.Version < mcp.Version20250618 {
 		drop = append(drop, mcp.Change{Name: mcp.CapabilityElicitation})
 	} else if elicitation := mcp.Field(capabilities, mcp.CapabilityElicitation); rec.Version < mcp.Version20251125 && elicitation != nil {

@@ -3,11 +3,8 @@ package router
 import (
 	"fmt"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"toolhub/internal/catalog"
 	"toolhub/internal/mcp"
-	"toolhub/internal/registry"
 )
 
 // destination is where a request goes.
@@ -16,12 +13,12 @@ type destination struct {
 	// change puts the server's own name or URI into the params, nil if that is what
 	// is there already.
 	change *mcp.Change
-	// toolSet is the id of the ToolSet that the name was found in.
+	// toolSet is the id of the list that the name was found in, "" if it is no name.
 	toolSet string
 }
 
 // routes find the destination of the requests that go to servers, by method.
-// toolSet is the id of the ToolSet that the caller says it was shown.
+// toolSet is the id of the list that the caller says it was shown.
 var routes = map[string]func(e *engine, req *request, toolSet string) (destination, error){
 	mcp.MethodToolsCall:     (*engine).routeTool,
 	mcp.MethodPromptsGet:    (*engine).routePrompt,
@@ -29,48 +26,69 @@ var routes = map[string]func(e *engine, req *request, toolSet string) (destinati
 	mcp.MethodComplete:      (*engine).routeCompletion,
 }
 
-// routeTool looks a name up: in the ToolSet that the caller says it was shown (K2),
+func (e *engine) routeTool(req *request, toolSet string) (destination, error) {
+	return e.routeName(req, &toolNames, toolSet)
+}
+
+func (e *engine) routePrompt(req *request, toolSet string) (destination, error) {
+	return e.routeName(req, &promptNames, toolSet)
+}
+
+// names is a kind of thing that has a name.
+type names struct {
+	kind    catalog.Kind
+	word    string
+	resolve func(*catalog.ToolSet, string) (*catalog.Entry, bool)
+}
+
+var (
+	toolNames   = names{catalog.KindTool, "tool", (*catalog.ToolSet).Resolve}
+	promptNames = names{catalog.KindPrompt, "prompt", (*catalog.ToolSet).ResolvePrompt}
+)
+
+// routeName looks a name up: in the list that the caller says it was shown (K2),
 // if it is remembered, else in the caller's present one. A name whose server is
 // known but not ready is unavailable (K5), any other is unknown (K1).
-func (e *engine) routeTool(req *request, toolSet string) (destination, error) {
+func (e *engine) routeName(req *request, n *names, toolSet string) (destination, error) {
 	if req.name == "" {
-		return destination{}, mcp.InvalidParams("params.name is missing, it must be the name of a tool")
+		return destination{}, mcp.InvalidParams("params.name is missing, it must be the name of a " + n.word)
 	}
-	l := e.list(req.scope, req.caller)
-	if toolSet != "" && toolSet != l.set.ID {
-		if to, ok, known := e.lists.past.of(req.scope, toolSet, req.name); ok {
-			return named(to.server, toolSet, req.name, to.tool), nil
+	present := e.list(req.scope, req.caller).set.Digest(n.kind)
+	if toolSet != "" && toolSet != present {
+		if to, ok, known := e.lists.past.of(listID{req.scope, n.kind, toolSet}, req.name); ok {
+			return named(to.server, toolSet, req.name, to.name), nil
 		} else if known {
-			return destination{}, unknown("tool", req.name)
+			return destination{}, unknown(n.word, req.name)
 		}
 	}
-	entry, err := e.find(req, (*catalog.ToolSet).Resolve, req.name)
+	entry, err := e.findName(req, n, req.name)
 	if err != nil {
 		return destination{}, err
 	}
-	if entry != nil {
-		return named(entry.Server, l.set.ID, req.name, entry.Tool.Name), nil
-	}
-	if to, ok := e.lists.past.latest(req.scope, req.name); ok {
-		if _, err := e.ready(to.server); mcp.IsKind(err, mcp.KindUnavailable) {
-			return destination{}, err
-		}
-	}
-	return destination{}, unknown("tool", req.name)
+	return named(entry.Server, present, req.name, ownName(entry)), nil
 }
 
-func (e *engine) routePrompt(req *request, _ string) (destination, error) {
-	if req.name == "" {
-		return destination{}, mcp.InvalidParams("params.name is missing, it must be the name of a prompt")
+// findName is find for a name. What was offered before by a server that is not
+// ready now is not unknown.
+func (e *engine) findName(req *request, n *names, name string) (*catalog.Entry, error) {
+	entry, err := e.find(req, n.resolve, name)
+	if err != nil || entry != nil {
+		return entry, err
 	}
-	entry, err := e.find(req, (*catalog.ToolSet).ResolvePrompt, req.name)
-	switch {
-	case err != nil:
-		return destination{}, err
-	case entry == nil:
-		return destination{}, unknown("prompt", req.name)
+	if to, ok := e.lists.past.latest(req.scope, n.kind, name); ok {
+		if _, err := e.ready(to.server); mcp.IsKind(err, mcp.KindUnavailable) {
+			return nil, err
+		}
 	}
-	return named(entry.Server, "", req.name, entry.Item.Key), nil
+	return nil, unknown(n.word, name)
+}
+
+// ownName is what the server calls a tool or prompt.
+func ownName(e *catalog.Entry) string {
+	if e.Tool != nil {
+		return e.Tool.Name
+	}
+	return e.Item.Key
 }
 
 func (e *engine) routeResource(req *request, _ string) (destination, error) {
@@ -110,14 +128,11 @@ func (e *engine) routeCompletion(req *request, _ string) (destination, error) {
 		if err != nil {
 			return destination{}, err
 		}
-		entry, err := e.find(req, (*catalog.ToolSet).ResolvePrompt, name)
-		switch {
-		case err != nil:
+		entry, err := e.findName(req, &promptNames, name)
+		if err != nil {
 			return destination{}, err
-		case entry == nil:
-			return destination{}, unknown("prompt", name)
 		}
-		server, own = entry.Server, entry.Item.Key
+		server, own = entry.Server, ownName(entry)
 		return change("name")
 	case "ref/resource":
 		uri, err := text("uri")
@@ -170,12 +185,16 @@ func (e *engine) find(req *request, resolve func(*catalog.ToolSet, string) (*cat
 // [catalog.ToolSet.ResolveURI].
 func (e *engine) findURI(scope string, c caller, uri string) (catalog.URITarget, error) {
 	to, err := e.list(scope, c).set.ResolveURI(uri)
-	if err == nil {
+	if err == nil && to.Listed {
 		return to, nil
 	}
-	if to, asleep := e.asleep(scope, c).ResolveURI(uri); asleep == nil {
-		_, err := e.ready(to.Server)
-		return to, err
+	// Whoever lists it has it, even asleep; an awake one that does not only may.
+	if asleep, other := e.asleep(scope, c).ResolveURI(uri); other == nil && (err != nil || asleep.Listed) {
+		_, err := e.ready(asleep.Server)
+		return asleep, err
+	}
+	if err == nil {
+		return to, nil
 	}
 	if e := e.unlisted(scope); e != nil {
 		return catalog.URITarget{}, e
@@ -204,46 +223,3 @@ func unknown(what, name string) *mcp.Error {
 
 // maxShownName bounds a name that an error repeats, in bytes.
 const maxShownName = 130
-
-// The extension by which a client may ask how the hub is (M7).
-const (
-	extensionHealth = "toolhub/health"
-	methodHealth    = "proxy/health"
-)
-
-// wantsHealth reports whether the client negotiated the extension.
-func wantsHealth(params jsontext.Value) bool {
-	capabilities := mcp.Field(mcp.Field(params, "_meta"), mcp.MetaClientCapabilities)
-	for _, member := range []string{"extensions", "experimental"} { // by era
-		if mcp.Field(mcp.Field(capabilities, member), extensionHealth) != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// health is how the servers are on the whole. Which they are, and what is wrong
-// with them, is for operators.
-func (e *engine) health(scope string) jsontext.Value {
-	servers, up, ready := 0, 0, 0
-	for _, s := range e.registry.View().Servers {
-		if scope != "" && s.ID() != scope {
-			continue
-		}
-		servers++
-		if s.Ready() {
-			ready++
-			if s.State() == registry.StateUp {
-				up++
-			}
-		}
-	}
-	status := "degraded"
-	switch {
-	case up == servers:
-		status = "up"
-	case ready == 0:
-		status = "down"
-	}
-	return fmt.Appendf(nil, `{"resultType":"complete","status":%q,"servers":%d,"up":%d,"degraded":%d,"down":%d}`, status, servers, up, ready-up, servers-ready)
-}

@@ -147,8 +147,10 @@ func (s *lists) replaced(key listKey, was, l *list) {
 	if key.asleep {
 		return
 	}
-	if was != nil && was.set.ID != l.set.ID {
-		s.past.add(key.scope, was.set)
+	for _, n := range []*names{&toolNames, &promptNames} {
+		if was != nil && was.set.Digest(n.kind) != l.set.Digest(n.kind) {
+			s.past.add(listID{key.scope, n.kind, was.set.Digest(n.kind)}, was.set.List(n.kind))
+		}
 	}
 	if key.scope == "" && len(l.set.Collisions) > 0 {
 		s.tellCollisions(l.set)
@@ -274,8 +276,8 @@ func (s *lists) tellCollisions(set *catalog.ToolSet) {
 	s.conn.Emit(bus.Event{Kind: "toolset", Subject: s.conn.Hub(), What: "collision", Data: e})
 }
 
-// target is what an exposed name means.
-type target struct{ server, tool string }
+// target is what an exposed name means, with the server's own name.
+type target struct{ server, name string }
 
 // Bounds of what is remembered of lists that were offered before.
 const (
@@ -291,26 +293,34 @@ type past struct {
 	names int        // guarded by mu; of all of them
 }
 
-type pastList struct {
-	scope, id string
-	targets   map[string]target
+// listID says which list of names was offered.
+type listID struct {
+	scope string
+	kind  catalog.Kind
+	id    string // [catalog.ToolSet.Digest]
 }
 
-func (p *past) add(scope string, set *catalog.ToolSet) {
-	if len(set.Entries) == 0 {
+type pastList struct {
+	listID
+
+	targets map[string]target
+}
+
+func (p *past) add(id listID, entries []catalog.Entry) {
+	if len(entries) == 0 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := pastList{scope: scope, id: set.ID}
-	if i := slices.IndexFunc(p.lists, func(o pastList) bool { return o.scope == scope && o.id == set.ID }); i >= 0 {
+	l := pastList{listID: id}
+	if i := slices.IndexFunc(p.lists, func(o pastList) bool { return o.listID == id }); i >= 0 {
 		l = p.lists[i]
 		p.lists = slices.Delete(p.lists, i, i+1)
 	} else {
-		l.targets = make(map[string]target, len(set.Entries))
-		for i := range set.Entries {
-			e := &set.Entries[i]
-			l.targets[e.Exposed] = target{e.Server, e.Tool.Name}
+		l.targets = make(map[string]target, len(entries))
+		for i := range entries {
+			e := &entries[i]
+			l.targets[e.Exposed] = target{e.Server, ownName(e)}
 		}
 		p.names += len(l.targets)
 	}
@@ -322,11 +332,11 @@ func (p *past) add(scope string, set *catalog.ToolSet) {
 }
 
 // of looks a name up in one list; known says that the list is remembered.
-func (p *past) of(scope, id, name string) (t target, ok, known bool) {
+func (p *past) of(id listID, name string) (t target, ok, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lists {
-		if l.scope == scope && l.id == id {
+		if l.listID == id {
 			t, ok = l.targets[name]
 			return t, ok, true
 		}
@@ -335,11 +345,14 @@ func (p *past) of(scope, id, name string) (t target, ok, known bool) {
 }
 
 // latest is what name meant when it was offered last.
-func (p *past) latest(scope, name string) (target, bool) {
+func (p *past) latest(scope string, kind catalog.Kind, name string) (target, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lists {
-		if t, ok := l.targets[name]; ok && l.scope == scope {
+		if l.scope != scope || l.kind != kind {
+			continue
+		}
+		if t, ok := l.targets[name]; ok {
 			return t, true
 		}
 	}
