@@ -37,7 +37,7 @@ var exitCodes = []struct {
 	{exitUnavailable, "the hub or the server is not there or overloaded; nothing was done unless the message says otherwise"},
 	{exitToolError, "the tool ran and reported an error (isError), or the server answered with one"},
 	{exitTimeout, "no answer in the time allowed"},
-	{exitNotFound, "no such server or tool"},
+	{exitNotFound, "no such server, tool, resource or prompt"},
 	{exitKilled, "interrupted"},
 }
 
@@ -119,6 +119,8 @@ func hint(f *mcp.Fault) string {
 		return "hub servers shows the state of each server"
 	case f.Kind == mcp.KindNotFound && f.Reason == "unknown_tool":
 		return "hub tools lists what there is"
+	case f.Kind == mcp.KindNotFound && f.Reason == "unknown_item":
+		return "hub resources and hub prompts list what there is"
 	case f.Kind == mcp.KindTimeout:
 		return "allow more time with --timeout, or at the hub with timeout and max_total_timeout"
 	case f.Kind == mcp.KindAuth:

@@ -27,6 +27,11 @@ type commands struct {
 	Servers serversCmd `cmd:"" help:"List the servers and their state."`
 	Tools   toolsCmd   `cmd:"" help:"List the tools as a client sees them, or in the format of a model API."`
 	Call    callCmd    `cmd:"" help:"Call a tool."`
+
+	Resources resourcesCmd `cmd:"" help:"List the resources, or their URI templates, as a client sees them."`
+	Read      readCmd      `cmd:"" help:"Read a resource."`
+	Prompts   promptsCmd   `cmd:"" help:"List the prompts as a client sees them."`
+
 	Events  eventsCmd  `cmd:"" help:"Show what the hub did and does."`
 	Policy  struct {
 		Explain explainCmd `cmd:"" help:"Say which rule decides about a call, and why not the others."`

@@ -86,7 +86,7 @@ func (a *api) deliver(ctx context.Context, in *bus.Incoming, m *mcp.Message, d *
 		if d.method == mcp.MethodToolsCall {
 			return bus.Reply{Body: mcp.AppendResult(nil, m.ID, unknownResult(rpc.Message, a.unknown(key, principal)))}, nil
 		}
-		return bus.Reply{Body: mcp.AppendError(nil, m.ID, rpc), IsError: true}, nil
+		return bus.Reply{}, mcp.NewFault(mcp.KindNotFound, "unknown_item", "%s", rpc.Message)
 	}
 	if err != nil && ctx.Err() == nil {
 		err = a.engine.fault(ctx, req, err)

@@ -319,3 +319,43 @@ func TestSleepingOriginalURI(t *testing.T) {
 		}
 	}
 }
+
+// TestItemsOverHTTP: a modern client reaches all kinds of things, and its headers must
+// say what it is about.
+func TestItemsOverHTTP(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	// A rule that looks at principals makes all lists their own.
+	b.apply("hub: test\npolicy: {allow: ['*/*'], deny: [{tool: '*/resource:lib:b', when: 'principal == \"eve\"'}]}\nservers:\n  t: {builtin: clock, prefix: \"\"}\n  lib: {builtin: clock}\n")
+	b.eventually("lib defined", func() bool { return b.registry.View().Get("lib") != nil })
+	s := b.claim("lib", library)
+	s.publishLists(libraryLists())
+	s.status(registry.Status{State: registry.StateUp})
+	r := b.router("r1")
+	b.eventually("lib ready", func() bool { return s.isReady(r.engine.registry.View()) })
+	c := b.client()
+	for _, k := range []struct {
+		method, params, name string
+		status               int
+		want                 string
+	}{
+		{mcp.MethodPromptsList, ``, "", 200, `"ttlMs":0,"cacheScope":"private"`},
+		{mcp.MethodResourcesRead, `"uri":"mcp-proxy://lib/lib:a",`, "mcp-proxy://lib/lib:a", 200, `"uri":"mcp-proxy://lib/lib:a"`},
+		{mcp.MethodResourcesRead, `"uri":"mcp-proxy://lib/lib:a",`, "lib:a", 400, `"code":-32020`},
+		{mcp.MethodResourcesRead, `"uri":"mcp-proxy://lib/lib:nothing",`, "mcp-proxy://lib/lib:nothing", 400, `"code":-32602`},
+		{mcp.MethodPromptsGet, `"name":"lib__greet",`, "lib__greet", 200, `"text":"greet"`},
+		{mcp.MethodPromptsGet, `"name":"lib__greet",`, "greet", 400, `"code":-32020`},
+		{mcp.MethodPromptsGet, `"name":"lib__quiz",`, "lib__quiz", 200, `"message":"[lib] round 0"`},
+		{mcp.MethodComplete, `"ref":{"type":"ref/resource","uri":"mcp-proxy://lib/lib:book/{id}"},"argument":{"name":"id","value":"1"},`, "", 200, `\"uri\":\"lib:book/{id}\"`},
+		{methodHealth, ``, "", 404, `"code":-32601`},
+	} {
+		headers := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", k.method}
+		if k.name != "" {
+			headers = append(headers, "Mcp-Name", k.name)
+		}
+		res, body := b.exchange(c, post(t.Context(), r.url, `{"jsonrpc":"2.0","id":1,"method":"`+k.method+`","params":{`+k.params+clientMeta+`}}`, headers...))
+		if res.StatusCode != k.status || !strings.Contains(body, k.want) {
+			t.Errorf("%s %s as %q: %s %s", k.method, k.params, k.name, res.Status, body)
+		}
+	}
+}
