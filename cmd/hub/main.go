@@ -32,8 +32,8 @@ type commands struct {
 	Read      readCmd      `cmd:"" help:"Read a resource."`
 	Prompts   promptsCmd   `cmd:"" help:"List the prompts as a client sees them."`
 
-	Events  eventsCmd  `cmd:"" help:"Show what the hub did and does."`
-	Policy  struct {
+	Events eventsCmd `cmd:"" help:"Show what the hub did and does."`
+	Policy struct {
 		Explain explainCmd `cmd:"" help:"Say which rule decides about a call, and why not the others."`
 	} `cmd:"" help:"Look at the policy."`
 	Config struct {
