@@ -27,12 +27,31 @@ func addPrompts(s *mcp.Server) {
 	s.AddPrompt(&mcp.Prompt{Name: "greet", Arguments: []*mcp.PromptArgument{{Name: "name", Required: true}}}, func(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		return prompt(&mcp.TextContent{Text: "Hello, " + req.Params.Arguments["name"] + "!"}), nil
 	})
+	s.AddPrompt(&mcp.Prompt{Name: "interview"}, interview)
 	s.AddPrompt(&mcp.Prompt{Name: "illustrated"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		return prompt(
 			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "every://static", MIMEType: "text/plain", Text: "embedded"}},
 			&mcp.ResourceLink{URI: "every://items/9", Name: "nine"},
 		), nil
 	})
+}
+
+// interview asks its caller's user for a name.
+func interview(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	ask := &mcp.ElicitParams{Message: "who?", RequestedSchema: form}
+	var res *mcp.ElicitResult
+	if req.ProtocolVersion() < modern {
+		var err error
+		if res, err = req.Session.Elicit(ctx, ask); err != nil {
+			return nil, err
+		}
+	} else {
+		var ok bool
+		if res, ok = req.Params.InputResponses["who"].(*mcp.ElicitResult); !ok {
+			return &mcp.GetPromptResult{InputRequests: mcp.InputRequestMap{"who": ask}}, nil
+		}
+	}
+	return prompt(&mcp.TextContent{Text: fmt.Sprintf("Hello, %v!", res.Content["answer"])}), nil
 }
 
 func prompt(content ...mcp.Content) *mcp.GetPromptResult {

@@ -35,7 +35,7 @@ func main() {
 		}
 		return
 	}
-	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{Stateless: *era == "modern"})
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{Stateless: *era == "modern", PropagateRequestCancellation: true})
 	log.Fatal(http.ListenAndServe(*addr, handler))
 }
 

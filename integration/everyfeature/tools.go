@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -42,8 +43,22 @@ func addTools(s *mcp.Server) {
 	add("touch", "tells that the resource with the URI text was updated", func(ctx context.Context, _ *call, in arguments) (*mcp.CallToolResult, any, error) {
 		return text("touched %s", in.Text), nil, s.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{URI: in.Text})
 	})
-	add("change", "changes one of the lists: text is tools, prompts or resources", func(_ context.Context, _ *call, in arguments) (*mcp.CallToolResult, any, error) {
-		return change(s, in.Text), nil, nil
+	var hung atomic.Int64
+	add("hang", "tells of progress, and answers only when it is cancelled", func(ctx context.Context, req *call, _ arguments) (*mcp.CallToolResult, any, error) {
+		if token := req.Params.GetProgressToken(); token != nil {
+			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}); err != nil {
+				return nil, nil, err
+			}
+		}
+		<-ctx.Done()
+		hung.Add(1)
+		return nil, nil, ctx.Err()
+	})
+	add("hung", "tells how many calls of hang were cancelled", func(context.Context, *call, arguments) (*mcp.CallToolResult, any, error) {
+		return text("%d", hung.Load()), nil, nil
+	})
+	add("change", "changes one of the lists: text is tools, prompts or resources; steps makes the change a new one", func(_ context.Context, _ *call, in arguments) (*mcp.CallToolResult, any, error) {
+		return change(s, in), nil, nil
 	})
 }
 
@@ -185,20 +200,21 @@ func roots(ctx context.Context, req *call, _ arguments) (*mcp.CallToolResult, an
 	return text("%s", strings.Join(uris, " ")), nil, nil
 }
 
-func change(s *mcp.Server, list string) *mcp.CallToolResult {
-	switch list {
+func change(s *mcp.Server, in arguments) *mcp.CallToolResult {
+	name := fmt.Sprintf("added_%d", in.Steps)
+	switch in.Text {
 	case "tools":
-		mcp.AddTool(s, &mcp.Tool{Name: "added", Description: "was added"}, func(context.Context, *call, arguments) (*mcp.CallToolResult, any, error) {
+		mcp.AddTool(s, &mcp.Tool{Name: name, Description: "was added"}, func(context.Context, *call, arguments) (*mcp.CallToolResult, any, error) {
 			return text("added"), nil, nil
 		})
 	case "prompts":
-		s.AddPrompt(&mcp.Prompt{Name: "added", Description: "was added"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		s.AddPrompt(&mcp.Prompt{Name: name, Description: "was added"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 			return prompt(&mcp.TextContent{Text: "added"}), nil
 		})
 	case "resources":
-		s.AddResource(&mcp.Resource{URI: "every://added", Name: "added"}, read)
+		s.AddResource(&mcp.Resource{URI: "every://" + name, Name: name}, read)
 	default:
 		return &mcp.CallToolResult{IsError: true, Content: text("text must be tools, prompts or resources").Content}
 	}
-	return text("changed %s", list)
+	return text("changed %s", in.Text)
 }

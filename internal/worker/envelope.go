@@ -67,6 +67,9 @@ func (c *call) wrap(replica int, place string, own jsontext.Value) (string, erro
 // wrapAsk puts the state of a modern server's result that asks for input into an
 // envelope. It does so where there is none, too: only so does the retry find the replica.
 func (c *call) wrapAsk(value jsontext.Value, replica int) (jsontext.Value, error) {
+	if e := c.mayAsk(value); e != nil {
+		return nil, e
+	}
 	own := mcp.Field(value, "requestState")
 	if own != nil && own.Kind() != '"' {
 		return nil, mcp.NewFault(mcp.KindProtocol, "request_state", "the requestState of the server's result is no string")
@@ -76,6 +79,27 @@ func (c *call) wrapAsk(value jsontext.Value, replica int) (jsontext.Value, error
 		return nil, err
 	}
 	return mcp.Edit(value, mcp.Change{Name: "requestState", Value: mcp.QuoteString(state)})
+}
+
+// mayAsk is the error for a result that asks for what the caller has not declared
+// (basic/patterns/mrtr): a server must not do so, and the caller could do nothing
+// with it.
+func (c *call) mayAsk(value jsontext.Value) error {
+	requests := mcp.Field(value, "inputRequests")
+	if requests.Kind() != '{' {
+		return nil
+	}
+	able := abilitiesOf(c.params.meta)
+	return mcp.EachField(requests, func(_ string, v jsontext.Value) error {
+		refusal, required := able.refuse(mcp.FieldString(v, "method"), mcp.Field(v, "params"))
+		switch {
+		case refusal == nil:
+			return nil
+		case required == "":
+			return mcp.NewFault(mcp.KindProtocol, "input", "the server asks for input by %.60q, which is none of the ways to", mcp.FieldString(v, "method"))
+		}
+		return missingCapability("the server asks for input by "+mcp.FieldString(v, "method")+", which the client did not declare", required)
+	})
 }
 
 // unwrap opens the requestState that c has brought, nil if it has none. Whoever

@@ -135,7 +135,7 @@ func TestOwnStateComesBack(t *testing.T) {
 					l.busy.Store(0)
 				}
 			}
-			call := testCall{tool: "ask", principal: "ada"}
+			call := testCall{tool: "ask", principal: "ada", caps: asksRoots}
 			value, err := run(s, call)
 			if err != nil {
 				t.Fatal(err)
@@ -155,7 +155,7 @@ func TestOwnStateComesBack(t *testing.T) {
 		}
 	}
 	s := askBench(t, testSeal(t), mcp.EraModern, 1, asksOnce(`7`))
-	if _, err := run(s, testCall{tool: "ask"}); !mcp.IsKind(err, mcp.KindProtocol) {
+	if _, err := run(s, testCall{tool: "ask", caps: asksRoots}); !mcp.IsKind(err, mcp.KindProtocol) {
 		t.Errorf("a state that is no string: %v", err)
 	}
 }
@@ -166,12 +166,12 @@ func TestReplicaThatAskedIsGone(t *testing.T) {
 	s := askBench(t, testSeal(t), mcp.EraModern, 2, asksOnce(`"mine"`))
 	live := s.live.Load()
 	live.links[0].busy.Store(5)
-	value, err := run(s, testCall{tool: "ask"})
+	value, err := run(s, testCall{tool: "ask", caps: asksRoots})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.live.Store(&serving{links: live.links[:1], catalog: live.catalog})
-	_, err = run(s, retryOf(testCall{tool: "ask"}, mcp.FieldString(value, "requestState")))
+	_, err = run(s, retryOf(testCall{tool: "ask", caps: asksRoots}, mcp.FieldString(value, "requestState")))
 	if f := faultOf(t, err); f.Kind != mcp.KindUnavailable || !f.Retryable {
 		t.Errorf("got %v", f)
 	}
@@ -302,18 +302,18 @@ func TestStateForTheOtherKind(t *testing.T) {
 		t.Error("the server was called")
 		return nil, errors.New("no")
 	})
-	value, err := run(modern, testCall{tool: "ask"})
+	value, err := run(modern, testCall{tool: "ask", caps: asksRoots})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = run(legacy, retryOf(testCall{tool: "ask"}, mcp.FieldString(value, "requestState")))
+	_, err = run(legacy, retryOf(testCall{tool: "ask", caps: asksRoots}, mcp.FieldString(value, "requestState")))
 	wantRefused(t, "a modern state at a legacy server", err, reasonUnknownState)
 }
 
 // FuzzUnwrap: no requestState from outside makes a worker panic or opens anything.
 func FuzzUnwrap(f *testing.F) {
 	s := askBench(f, testSeal(f), mcp.EraModern, 1, asksOnce(`"own"`))
-	value, err := run(s, testCall{tool: "ask"})
+	value, err := run(s, testCall{tool: "ask", caps: asksRoots})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -410,4 +410,21 @@ func TestEnvelopeRoundTrip(t *testing.T) {
 			}
 		}
 	})
+}
+
+// asksRoots are the capabilities of a caller that can be asked what asksOnce asks.
+const asksRoots = `{"roots":{}}`
+
+// TestMayAsk: a server that asks for what its caller has not declared gets an error
+// in its caller's place.
+func TestMayAsk(t *testing.T) {
+	t.Parallel()
+	s := askBench(t, testSeal(t), mcp.EraModern, 1, asksOnce(``))
+	for _, caps := range []string{"", `{"elicitation":{},"sampling":{}}`} {
+		_, err := run(s, testCall{tool: "ask", caps: caps})
+		e, ok := errors.AsType[*mcp.Error](err)
+		if !ok || e.Code != mcp.CodeMissingCapability || string(e.Data) != `{"requiredCapabilities":{"roots":{}}}` {
+			t.Errorf("with %s: %v", caps, err)
+		}
+	}
 }
