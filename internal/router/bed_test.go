@@ -251,6 +251,14 @@ func (b *bed) routerWith(identity string, change func(*Router)) *running {
 		b.t.Fatal(err)
 	}
 	b.eventually("the server is ready", func() bool { return b.server.isReady(r.engine.registry.View()) })
+	// One that is stopped before it serves has nothing to drain.
+	health, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, run.base+"/healthz", http.NoBody)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if res, _ := b.exchange(b.client(), health); res.StatusCode != http.StatusOK {
+		b.t.Fatalf("the router does not serve: %s", res.Status)
+	}
 	return run
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -143,6 +144,10 @@ func (f *fronts) tell(ctx context.Context, sub *subscription, watch *watching, s
 	if wake == nil {
 		wake = &waker{}
 	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var told time.Time // when it was told of resources
+	var again <-chan struct{}
 	for {
 		select {
 		case <-sub.C:
@@ -155,18 +160,33 @@ func (f *fronts) tell(ctx context.Context, sub *subscription, watch *watching, s
 					return err
 				}
 			}
+			continue
 		case <-watch.C:
-			for _, uri := range watch.take() {
-				if err := send(updated(uri)); err != nil {
-					return err
-				}
-			}
+		case <-again:
+			again = nil
+		case <-timer.C:
 		case <-wake.c:
 			wake.again()
+			continue
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-f.draining:
 			return errDraining
+		}
+		// What changes all the time is told of once per changeInterval.
+		if wait := changeInterval - time.Since(told); wait > 0 {
+			timer.Reset(wait)
+			continue
+		}
+		var uris []string
+		uris, again = watch.take()
+		for _, uri := range uris {
+			if err := send(updated(uri)); err != nil {
+				return err
+			}
+		}
+		if len(uris) > 0 {
+			told = time.Now()
 		}
 	}
 }
@@ -188,8 +208,8 @@ func (f *fronts) listen(ctx context.Context, p *reply, scope string, c caller, m
 	}
 }
 
-// serveStream is the stream of a session (GET): it tells of changes. There is one per session; a new one ends the one before, whose
-// client may be gone without a sign.
+// serveStream is the stream of a session (GET): it tells of changes. There is one
+// per session; a new one ends the one before, whose client may be gone without a sign.
 func (f *fronts) serveStream(w http.ResponseWriter, r *http.Request, scope string) {
 	id := r.Header.Get(mcp.HeaderSession)
 	if id == "" {
@@ -262,6 +282,9 @@ func (s *session) replaceStream(cancel context.CancelFunc) *stream {
 		s.stream.cancel()
 	}
 	s.stream = newStream(cancel)
+	if s.ended {
+		cancel()
+	}
 	return s.stream
 }
 

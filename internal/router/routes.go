@@ -184,22 +184,31 @@ func (e *engine) find(req *request, resolve func(*catalog.ToolSet, string) (*cat
 // findURI is find for a resource; the error for one that is not there is that of
 // [catalog.ToolSet.ResolveURI].
 func (e *engine) findURI(scope string, c caller, uri string) (catalog.URITarget, error) {
-	to, err := e.list(scope, c).set.ResolveURI(uri)
-	if err == nil && to.Listed {
-		return to, nil
-	}
-	// Whoever lists it has it, even asleep; an awake one that does not only may.
-	if asleep, other := e.asleep(scope, c).ResolveURI(uri); other == nil && (err != nil || asleep.Listed) {
-		_, err := e.ready(asleep.Server)
-		return asleep, err
-	}
-	if err == nil {
+	to, asleep, err := e.locate(scope, c, uri)
+	switch {
+	case err == nil && asleep:
+		_, err := e.ready(to.Server)
+		return to, err
+	case err == nil:
 		return to, nil
 	}
 	if e := e.unlisted(scope); e != nil {
 		return catalog.URITarget{}, e
 	}
 	return catalog.URITarget{}, err
+}
+
+// locate finds the owner of a resource, whether or not that is asleep. Whoever
+// lists it has it, even asleep; an awake one that does not only may.
+func (e *engine) locate(scope string, c caller, uri string) (to catalog.URITarget, asleep bool, err error) {
+	to, err = e.list(scope, c).set.ResolveURI(uri)
+	if err == nil && to.Listed {
+		return to, false, nil
+	}
+	if sleeper, other := e.asleep(scope, c).ResolveURI(uri); other == nil && (err != nil || sleeper.Listed) {
+		return sleeper, true, nil
+	}
+	return to, false, err
 }
 
 // asleep has what the caller could use if all servers were ready.
