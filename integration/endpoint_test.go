@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -151,53 +150,6 @@ func TestResultsPassUnchanged(t *testing.T) {
 			t.Errorf("a text of %d bytes came as %d blocks", size, len(result.Content))
 		}
 	}
-}
-
-// TestNoCrossTalk has clients that use the same ids and progress tokens at the
-// same time, on one connection to one server.
-func TestNoCrossTalk(t *testing.T) {
-	t.Parallel()
-	h := several(t, "")
-	var clients sync.WaitGroup
-	for c := range 8 {
-		clients.Go(func() {
-			path, session := "/mcp", ""
-			if c%2 == 0 {
-				var err error
-				if session, err = h.Initialize(soon(t), path, "{}"); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-			for i := range 10 {
-				steps := 1 + (c+i)%3
-				call := func(tool, args string) (r *hubproc.Response, err error) {
-					params := fmt.Sprintf(`"name":"testbed__%s","arguments":%s`, tool, args)
-					meta := `"progressToken":"t"`
-					if session != "" {
-						return h.SessionRequest(soon(t), path, session, "tools/call", "{"+params+`,"_meta":{`+meta+"}}")
-					}
-					return h.Post(soon(t), path, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{`+params+","+strings.Replace(hubproc.Meta, "{", "{"+meta+",", 1)+"}}",
-						map[string]string{"Mcp-Protocol-Version": hubproc.Modern, "Mcp-Method": "tools/call", "Mcp-Name": "testbed__" + tool})
-				}
-				mine := fmt.Sprintf("client %d call %d", c, i)
-				if r, err := call("echo", `{"text":"`+mine+`"}`); err != nil || !strings.Contains(string(r.Result), mine) {
-					t.Errorf("%s: %v, %v", mine, err, r)
-				}
-				r, err := call("slow", fmt.Sprintf(`{"ms":20,"steps":%d}`, steps))
-				if err != nil || len(r.Before) != steps || !strings.Contains(string(r.Result), fmt.Sprintf("%d steps", steps)) {
-					t.Errorf("%s: %v, want %d notifications of progress before the result, got %s %v", mine, err, steps, r.Before, r)
-					continue
-				}
-				for n, note := range r.Before {
-					if want := fmt.Sprintf(`step %d"`, n+1); !strings.Contains(string(note), want) || !strings.Contains(string(note), `"progressToken":"t"`) {
-						t.Errorf("%s: notification %d is %s", mine, n, note)
-					}
-				}
-			}
-		})
-	}
-	clients.Wait()
 }
 
 // TestNoWayAroundThePolicy tries a denied tool by every way in: the merged

@@ -19,6 +19,7 @@ import (
 type eraClient struct {
 	t            testing.TB
 	url          string
+	pick         func() string // chooses the URL of each message in place of url; may be nil
 	modern       bool
 	capabilities string // "" is {}
 	level        string // of log messages
@@ -97,8 +98,15 @@ func (c *eraClient) send(ctx context.Context, body string) {
 	res.Body.Close()
 }
 
+func (c *eraClient) at() string {
+	if c.pick != nil {
+		return c.pick()
+	}
+	return c.url
+}
+
 func (c *eraClient) post(ctx context.Context, body string, header map[string]string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.at(), strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +290,7 @@ func (c *eraClient) listen(uris ...string) <-chan wire {
 			map[string]string{"Mcp-Protocol-Version": hubproc.Modern, "Mcp-Method": "subscriptions/listen"})
 	} else {
 		var req *http.Request
-		if req, err = http.NewRequestWithContext(ctx, http.MethodGet, c.url, nil); err == nil {
+		if req, err = http.NewRequestWithContext(ctx, http.MethodGet, c.at(), nil); err == nil {
 			req.Header.Set("Accept", "text/event-stream")
 			req.Header.Set("Mcp-Session-Id", c.session)
 			req.Header.Set("Mcp-Protocol-Version", hubproc.Legacy)
