@@ -49,6 +49,7 @@ var layers = []layer{
 	{"integration/hubproc", "", "it sees the hub as its users do: a command, a file, an endpoint"},
 	{"integration/badserver", "", "it shares no code with what has to bear it"},
 	{"integration/everyfeature", "", "an MCP server needs nothing of the hub"},
+	{"integration/taskserver", "", "an MCP server needs nothing of the hub"},
 	{"integration/manytools", "", "an MCP server needs nothing of the hub"},
 	{"integration/conformance", "", "it judges the hub from outside"},
 	{"integration/conformance-client", "mcp catalog oauth", "the client code of the worker, without a hub around it"},

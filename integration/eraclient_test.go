@@ -279,13 +279,36 @@ func (c *eraClient) exchange(ctx context.Context, method, params string, mirror 
 // closed when the stream ends, which it does with the test.
 func (c *eraClient) listen(uris ...string) <-chan wire {
 	c.t.Helper()
+	list, _ := json.Marshal(append([]string{}, uris...))
+	heard := c.listenTo(`{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":` + string(list) + `}`)
+	if c.modern {
+		select {
+		case ack := <-heard:
+			if ack.Method != "notifications/subscriptions/acknowledged" {
+				c.t.Errorf("a stream begins with %s", ack.Method)
+			}
+		case <-soon(c.t).Done():
+			c.t.Fatal("no acknowledgement")
+		}
+		return heard
+	}
+	for _, uri := range uris {
+		if e := c.do("resources/subscribe", fmt.Sprintf(`{"uri":%q}`, uri)); e.err != nil {
+			c.t.Fatalf("resources/subscribe %s: %v", uri, e)
+		}
+	}
+	return heard
+}
+
+// listenTo opens the stream of changes, a modern one with a filter.
+func (c *eraClient) listenTo(filter string) <-chan wire {
+	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	heard := make(chan wire, 1000)
 	var res *http.Response
 	var err error
 	if c.modern {
-		list, _ := json.Marshal(append([]string{}, uris...))
-		params := map[string]json.RawMessage{"notifications": json.RawMessage(`{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":` + string(list) + `}`)}
+		params := map[string]json.RawMessage{"notifications": json.RawMessage(filter)}
 		res, err = c.post(ctx, `{"jsonrpc":"2.0","id":"listen","method":"subscriptions/listen","params":`+c.complete(params)+`}`,
 			map[string]string{"Mcp-Protocol-Version": hubproc.Modern, "Mcp-Method": "subscriptions/listen"})
 	} else {
@@ -324,22 +347,6 @@ func (c *eraClient) listen(uris ...string) <-chan wire {
 		cancel()
 		<-ended
 	})
-	if c.modern {
-		select {
-		case ack := <-heard:
-			if ack.Method != "notifications/subscriptions/acknowledged" {
-				c.t.Errorf("a stream begins with %s", ack.Method)
-			}
-		case <-soon(c.t).Done():
-			c.t.Fatal("no acknowledgement")
-		}
-		return heard
-	}
-	for _, uri := range uris {
-		if e := c.do("resources/subscribe", fmt.Sprintf(`{"uri":%q}`, uri)); e.err != nil {
-			c.t.Fatalf("resources/subscribe %s: %v", uri, e)
-		}
-	}
 	return heard
 }
 

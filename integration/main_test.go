@@ -44,7 +44,7 @@ func run(m *testing.M) int {
 	binaries = dir
 	err = hubproc.Build(context.Background(), dir, buildFlags,
 		"toolhub/cmd/hub", "toolhub/cmd/hub-router", "toolhub/cmd/hub-worker",
-		"toolhub/integration/badserver", "toolhub/integration/everyfeature", "toolhub/examples/servers/notes",
+		"toolhub/integration/badserver", "toolhub/integration/everyfeature", "toolhub/integration/taskserver", "toolhub/examples/servers/notes",
 		"github.com/modelcontextprotocol/go-sdk/conformance/everything-server", "github.com/nats-io/nats-server/v2")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -68,7 +68,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	err = hubproc.Build(ctx, dir, nil, "./cmd/hub", "./integration/conformance-client", "github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
+	err = hubproc.Build(ctx, dir, nil, "./cmd/hub", "./integration/conformance-client", "./integration/taskserver", "github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
 	if err != nil {
 		return err
 	}
@@ -129,12 +129,7 @@ func (r *runner) client(ctx context.Context, revision string) error {
 	if err != nil {
 		return err
 	}
-	r.report("client", revision, "", required.Client, got, func(name string) string {
-		if c := got[name]; !c.passes() {
-			return c.String()
-		}
-		return ""
-	})
+	r.report("client", revision, "", required.Client, got, got.verdict)
 	return nil
 }
 
@@ -178,8 +173,8 @@ func (r *runner) report(half, revision, where string, required []string, got res
 func (r *runner) sum() error {
 	missing := 0
 	for _, half := range []string{"direct", "server", "client"} {
-		for _, revision := range revisions {
-			key := half + " " + revision.name
+		for _, set := range []string{revisions[0].name, revisions[1].name, "tasks"} {
+			key := half + " " + set
 			s, ok := r.worst[key]
 			if ok && half != "direct" {
 				fmt.Printf("%s %d/%d\n", key, s.passed, s.required)

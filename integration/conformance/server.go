@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -43,7 +44,35 @@ func (r *runner) servers(ctx context.Context) error {
 	} {
 		group.Go(func() error { return r.hub(ctx, way.name, way.yaml, direct) })
 	}
+	group.Go(func() error { return r.tasks(ctx) })
 	return group.Wait()
+}
+
+// tasks runs the scenarios about tasks, for which there is a fixture of its own:
+// the SDK's has none.
+func (r *runner) tasks(ctx context.Context) error {
+	addr, err := hubproc.FreeAddr()
+	if err != nil {
+		return err
+	}
+	fixture := exec.CommandContext(ctx, filepath.Join(r.dir, "taskserver"), addr)
+	if err := fixture.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		_ = fixture.Process.Kill()
+		_ = fixture.Wait()
+	}()
+	return r.withHub(ctx, "    url: http://"+addr, []string{"greet"}, func(url string) error {
+		for _, at := range []struct{ half, where, url string }{{"direct", "", "http://" + addr}, {"server", ", on /mcp, server over HTTP", url + "/mcp"}} {
+			got, err := r.suite.tasks(ctx, at.url)
+			if err != nil {
+				return err
+			}
+			r.report(at.half, "tasks", at.where, taskScenarios, got, got.verdict)
+		}
+		return nil
+	})
 }
 
 // direct reports the control.
@@ -52,12 +81,7 @@ func (r *runner) direct(revision string, got results) error {
 	if err != nil {
 		return err
 	}
-	r.report("direct", revision, "", required.Server, got, func(name string) string {
-		if c := got[name]; !c.passes() {
-			return c.String()
-		}
-		return ""
-	})
+	r.report("direct", revision, "", required.Server, got, got.verdict)
 	return nil
 }
 
@@ -65,6 +89,30 @@ func (r *runner) direct(revision string, got results) error {
 // The hub is connected to the server in both eras: the fixture has tools that ask
 // in the middle of a call, and each of them can do so in one era only.
 func (r *runner) hub(ctx context.Context, way, server string, direct []results) (err error) {
+	// One tool of each era.
+	tools := []string{"test_sampling", "test_input_required_result_sampling"}
+	return r.withHub(ctx, "    era: mirror\n"+server, tools, func(url string) error {
+		for _, path := range []string{"/s/conf/mcp", "/mcp"} {
+			for i, revision := range revisions {
+				required, err := r.suite.required(revision.name)
+				if err != nil {
+					return err
+				}
+				got, err := r.suite.server(ctx, revision.name, url+path)
+				if err != nil {
+					return err
+				}
+				r.report("server", revision.name, fmt.Sprintf(", on %s, server over %s", path, way), required.Server, got, func(name string) string {
+					return lacks(revision.name, name, direct[i][name], got[name])
+				})
+			}
+		}
+		return nil
+	})
+}
+
+// withHub runs a hub with one server, for as long as use takes, once it lists tools.
+func (r *runner) withHub(ctx context.Context, server string, tools []string, use func(url string) error) (err error) {
 	dir, err := os.MkdirTemp(r.dir, "hub-")
 	if err != nil {
 		return err
@@ -73,7 +121,7 @@ func (r *runner) hub(ctx context.Context, way, server string, direct []results) 
 	defer cancel()
 	hub, err := hubproc.Start(start, hubproc.Config{
 		Binary: filepath.Join(r.dir, "hub"), Dir: dir,
-		YAML: "hub: conf\npolicy: allow_all\nservers:\n  conf:\n    prefix: \"\"\n    uris: original\n    era: mirror\n" + server + "\n",
+		YAML: "hub: conf\npolicy: allow_all\nservers:\n  conf:\n    prefix: \"\"\n    uris: original\n" + server + "\n",
 	})
 	if err != nil {
 		return err
@@ -90,31 +138,17 @@ func (r *runner) hub(ctx context.Context, way, server string, direct []results) 
 	}()
 	err = hubproc.Until(start, func() error {
 		names, err := hub.Tools(start)
-		// One tool of each era.
-		if err == nil && (!slices.Contains(names, "test_sampling") || !slices.Contains(names, "test_input_required_result_sampling")) {
-			err = errors.New("the fixture's tools are not listed")
+		for _, tool := range tools {
+			if err == nil && !slices.Contains(names, tool) {
+				err = fmt.Errorf("%s is not listed", tool)
+			}
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{"/s/conf/mcp", "/mcp"} {
-		for i, revision := range revisions {
-			required, err := r.suite.required(revision.name)
-			if err != nil {
-				return err
-			}
-			got, err := r.suite.server(ctx, revision.name, hub.URL+path)
-			if err != nil {
-				return err
-			}
-			r.report("server", revision.name, fmt.Sprintf(", on %s, server over %s", path, way), required.Server, got, func(name string) string {
-				return lacks(revision.name, name, direct[i][name], got[name])
-			})
-		}
-	}
-	return nil
+	return use(hub.URL)
 }
 
 // lacks says in what a scenario did worse than directly, "" if in nothing.

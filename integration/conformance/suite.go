@@ -75,6 +75,20 @@ func (s *suite) server(ctx context.Context, revision, url string) (results, erro
 	return s.run(ctx, "server", "--url", url, "--requirements", revision)
 }
 
+// tasks runs the scenarios about the extension of tasks against url. They are in no
+// requirement set.
+func (s *suite) tasks(ctx context.Context, url string) (results, error) {
+	all := results{}
+	for _, name := range taskScenarios {
+		got, err := s.run(ctx, "server", "--url", url, "--force", "--scenario", name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all[name] = got[""]
+	}
+	return all, nil
+}
+
 // client runs the client half of a set against a program.
 func (s *suite) client(ctx context.Context, revision, program string) (results, error) {
 	return s.run(ctx, "client", "--command", program, "--requirements", revision)
@@ -96,6 +110,9 @@ func (s *suite) run(ctx context.Context, args ...string) (results, error) {
 	for lines := bufio.NewScanner(strings.NewReader(out.String())); lines.Scan(); {
 		m := summaryLine.FindStringSubmatch(lines.Text())
 		if m == nil {
+			m = scenarioLine.FindStringSubmatch(lines.Text())
+		}
+		if m == nil {
 			continue
 		}
 		var c checks
@@ -112,6 +129,9 @@ func (s *suite) run(ctx context.Context, args ...string) (results, error) {
 
 var summaryLine = regexp.MustCompile(`^[✓✗] ([a-z0-9/_-]+): (\d+) passed, (\d+) failed(?:, (\d+) warnings)?$`)
 
+// scenarioLine is what the suite says of the one scenario that it was to run.
+var scenarioLine = regexp.MustCompile(`^()Passed: (\d+)/\d+, (\d+) failed(?:, (\d+) warnings)?$`)
+
 // results are the numbers of checks by scenario.
 type results map[string]checks
 
@@ -125,6 +145,14 @@ func (c checks) String() string {
 		text += fmt.Sprintf(", %d warnings", c.warned)
 	}
 	return text
+}
+
+// verdict is what is wrong with a scenario, "" for nothing.
+func (r results) verdict(scenario string) string {
+	if c := r[scenario]; !c.passes() {
+		return c.String()
+	}
+	return ""
 }
 
 // without is the scenarios that are not required, and how many of them pass.

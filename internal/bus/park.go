@@ -29,6 +29,22 @@ func CutParkState(requestState string) (worker, secret string, ok bool) {
 	return rest[:i], rest[i+1:], true
 }
 
+// taskPrefix begins the id of a task of a server.
+const taskPrefix = "toolhub-task:"
+
+// TaskID is the id by which callers know a task of a server. secret is what the
+// server's workers know it by, without a ":".
+func TaskID(server, secret string) string { return taskPrefix + server + ":" + secret }
+
+// CutTaskID takes apart what [TaskID] has made, and reports false for anything else.
+func CutTaskID(id string) (server, secret string, ok bool) {
+	rest, ok := strings.CutPrefix(id, taskPrefix)
+	if ok {
+		server, secret, ok = strings.Cut(rest, ":")
+	}
+	return server, secret, ok && server != "" && secret != ""
+}
+
 // ParkedAt is the worker in which a call with this requestState waits; its
 // continuation goes to [AtSubject]. It reports false for any other requestState.
 func ParkedAt(requestState string) (worker string, ok bool) {

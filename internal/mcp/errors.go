@@ -56,6 +56,18 @@ func (e *Error) JSON() jsontext.Value {
 // InvalidParams is a -32602 error.
 func InvalidParams(message string) *Error { return &Error{Code: CodeInvalidParams, Message: message} }
 
+// Declares reports whether a request's _meta declares an extension of its client.
+func Declares(meta jsontext.Value, extension string) bool {
+	return Field(Field(Field(meta, MetaClientCapabilities), "extensions"), extension) != nil
+}
+
+// MissingExtension is the error for a request that takes an extension which its
+// client has not declared (2026-07-28, basic/index, error codes).
+func MissingExtension(extension string) *Error {
+	required := AppendString([]byte(`{"requiredCapabilities":{"extensions":{`), extension)
+	return &Error{Code: CodeMissingCapability, Message: "the client did not declare the extension " + extension, Data: append(required, `:{}}}}`...)}
+}
+
 // MethodNotFound is the -32601 error for method.
 func MethodNotFound(method string) *Error {
 	return &Error{Code: CodeMethodNotFound, Message: "method not found: " + strconv.Quote(method)}

@@ -149,6 +149,8 @@ func CheckHeaders(h http.Header, m *Message, p *Params) *Error {
 		name, member = p.Name, "params.name"
 	case MethodResourcesRead:
 		name, member = p.URI, "params.uri"
+	case MethodTasksGet, MethodTasksUpdate, MethodTasksCancel:
+		name, member = p.TaskID, "params.taskId"
 	default:
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
+	ResultTask          = "task" // of the extension tasks
 )
 
 // ResultInfo is what of a modern result decides how it goes on. All of it

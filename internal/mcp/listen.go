@@ -92,7 +92,7 @@ func (h *hop) keepListening(open opener, overlap bool) {
 
 func (l *listener) subscribable() bool {
 	info := l.info.Load()
-	return l.opts.OnResourceUpdated != nil && info.subscribes() || l.opts.OnTask != nil && info.hasTasks()
+	return l.opts.OnResourceUpdated != nil && info.subscribes() || l.opts.OnTask != nil && info.Tasks()
 }
 
 func (l *listener) run() {

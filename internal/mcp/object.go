@@ -9,6 +9,8 @@ type Params struct {
 	Name string
 	// URI is params.uri (resources/read).
 	URI string
+	// TaskID is params.taskId (extension tasks).
+	TaskID string
 	// Cursor is params.cursor; HasCursor tells "" from absent, since "" is a cursor.
 	Cursor    string
 	HasCursor bool
@@ -38,6 +40,8 @@ func ParseParams(params jsontext.Value) (Params, error) {
 			return str(name, v, &p.Name)
 		case "uri":
 			return str(name, v, &p.URI)
+		case "taskId":
+			p.TaskID = Text(v) // of tools it may be anything
 		case "cursor":
 			p.HasCursor = true
 			return str(name, v, &p.Cursor)

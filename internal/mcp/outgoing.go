@@ -20,7 +20,7 @@ type outgoing struct {
 	*Call
 	id   uint64
 	body []byte // the whole JSON-RPC request
-	// name is params.name or params.uri.
+	// name is params.name, params.uri or that of a task.
 	name string
 	// token is the caller's own progress token, nil if it wants no progress; the
 	// server gets our id instead, which no other call of this connection has.
@@ -64,6 +64,10 @@ func (o *outgoing) appendParams(b []byte, d *dialect) ([]byte, error) {
 		switch m.name {
 		case "name", "uri":
 			o.name = Text(value)
+		case "taskId":
+			if isTaskMethod(o.Method) {
+				o.name = Text(value)
+			}
 		case "_meta":
 			hasMeta = true
 			b = append(b, params[copied:m.value]...)

@@ -113,9 +113,11 @@ var (
 	questions   = place{every: &place{by: "method", when: map[string]*place{
 		MethodElicit: {members: map[string]*place{"params": {members: map[string]*place{"message": {what: messageText}}}}},
 	}}}
+	toolResult = place{members: map[string]*place{"content": &content, "_meta": &appMeta, "inputRequests": &questions}}
 	// resultPlaces are those of results, by method; "" is any other.
 	resultPlaces = map[string]*place{
-		MethodToolsCall:     {members: map[string]*place{"content": &content, "_meta": &appMeta, "inputRequests": &questions}},
+		MethodToolsCall:     &toolResult,
+		MethodTasksGet:      {members: map[string]*place{"result": &toolResult, "error": &errorPlaces, "inputRequests": &questions}},
 		MethodPromptsGet:    {members: map[string]*place{"messages": {members: map[string]*place{"content": &content}}, "inputRequests": &questions}},
 		MethodResourcesRead: {members: map[string]*place{"contents": &contents, "inputRequests": &questions}},
 		"":                  {members: map[string]*place{"inputRequests": &questions}},

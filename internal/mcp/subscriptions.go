@@ -82,7 +82,7 @@ func (h *hop) Unsubscribe(uri string) { h.subs.unsubscribe(topic{id: uri}) }
 
 // SubscribeTask implements [Conn].
 func (h *hop) SubscribeTask(ctx context.Context, id string) error {
-	if h.opts.OnTask == nil || !h.modern() || !h.info.Load().hasTasks() {
+	if h.opts.OnTask == nil || !h.modern() || !h.info.Load().Tasks() {
 		return h.notSubscribable("the server %q does not tell of tasks", h.opts.Server)
 	}
 	return h.subscribe(ctx, topic{task: true, id: id})
@@ -238,9 +238,15 @@ func (i *ServerInfo) subscribes() bool {
 	return string(Field(Field(i.Capabilities, "resources"), "subscribe")) == "true"
 }
 
-// hasTasks reports whether the server declared the extension of tasks.
-func (i *ServerInfo) hasTasks() bool {
-	return Field(Field(i.Capabilities, "extensions"), ExtensionTasks) != nil
+// isTaskMethod reports whether a request is about a task, which its header
+// Mcp-Name then names (extension tasks).
+func isTaskMethod(method string) bool {
+	return method == MethodTasksGet || method == MethodTasksUpdate || method == MethodTasksCancel
+}
+
+// Tasks reports whether the server declared the extension of tasks.
+func (i *ServerInfo) Tasks() bool {
+	return i.Era == EraModern && Field(Field(i.Capabilities, "extensions"), ExtensionTasks) != nil
 }
 
 // LegacyTasks reports whether tools of the server can be called as tasks of

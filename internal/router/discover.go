@@ -16,7 +16,7 @@ const programName = "toolhub"
 // capabilities are what the hub offers: all that some server behind it may. Only
 // the name differs by which an era knows an extension.
 const (
-	capabilities       = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}` + `,"extensions":{"` + extensionHealth + `":{}}}`
+	capabilities       = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}` + `,"extensions":{"` + mcp.ExtensionTasks + `":{},"` + extensionHealth + `":{}}}`
 	legacyCapabilities = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}` + `,"experimental":{"` + extensionHealth + `":{}}}`
 )
 

@@ -18,6 +18,7 @@ import (
 type filter struct {
 	lists listSet
 	uris  []string // of resources, each once, in order
+	tasks []string // ids, likewise
 }
 
 // parseFilter reads the params of subscriptions/listen.
@@ -39,16 +40,17 @@ func parseFilter(params jsontext.Value) (filter, *mcp.Error) {
 				wanted.lists |= notice.list
 			}
 		}
-		if name != "resourceSubscriptions" {
+		into := map[string]*[]string{"resourceSubscriptions": &wanted.uris, "taskIds": &wanted.tasks}[name]
+		if into == nil {
 			return nil
 		}
-		var ok bool
-		if wanted.uris, ok = stringList(v); !ok {
-			return mcp.InvalidParams("params.notifications." + name + " must be a list of URIs")
+		list, ok := stringList(v)
+		if !ok {
+			return mcp.InvalidParams("params.notifications." + name + " must be a list of strings")
 		}
-		slices.Sort(wanted.uris)
-		if wanted.uris = slices.Compact(wanted.uris); len(wanted.uris) > maxWatched {
-			return mcp.InvalidParams(fmt.Sprintf("params.notifications.%s has %d URIs, at most %d are allowed", name, len(wanted.uris), maxWatched))
+		slices.Sort(list)
+		if *into = slices.Compact(list); len(*into) > maxWatched {
+			return mcp.InvalidParams(fmt.Sprintf("params.notifications.%s has %d members, at most %d are allowed", name, len(*into), maxWatched))
 		}
 		return nil
 	})
@@ -69,7 +71,7 @@ func (l *listening) tag() string {
 }
 
 // acknowledged is the first message: what of the filter is honoured.
-func (l *listening) acknowledged(wanted filter, honoured []string) []byte {
+func (l *listening) acknowledged(wanted filter, resources, tasks []string) []byte {
 	b := []byte(`{"notifications":{`)
 	for _, notice := range changeNotices {
 		if wanted.lists&notice.list != 0 {
@@ -77,13 +79,19 @@ func (l *listening) acknowledged(wanted filter, honoured []string) []byte {
 			b = append(mcp.AppendString(b, notice.filter), ":true"...)
 		}
 	}
-	if len(honoured) > 0 {
-		b = append(appendComma(b), `"resourceSubscriptions":[`...)
-		for i, uri := range honoured {
+	for _, honoured := range []struct {
+		name string
+		list []string
+	}{{`"resourceSubscriptions":[`, resources}, {`"taskIds":[`, tasks}} {
+		if len(honoured.list) == 0 {
+			continue
+		}
+		b = append(appendComma(b), honoured.name...)
+		for i, id := range honoured.list {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = mcp.AppendString(b, uri)
+			b = mcp.AppendString(b, id)
 		}
 		b = append(b, ']')
 	}
@@ -106,6 +114,15 @@ func (l *listening) updated(uri string) []byte {
 	return mcp.AppendRequest(nil, nil, mcp.NotifyResourceUpdated, jsontext.Value(`{"uri":`+string(mcp.QuoteString(uri))+`,`+l.tag()+`}`))
 }
 
+// task tells of the state of a task, an object.
+func (l *listening) task(state jsontext.Value) []byte {
+	params, err := mcp.Edit(state, mcp.Change{Name: "_meta", Value: jsontext.Value(`{"` + mcp.MetaSubscriptionID + `":` + string(l.id) + `}`)})
+	if err != nil {
+		return nil
+	}
+	return mcp.AppendRequest(nil, nil, mcp.NotifyTask, params)
+}
+
 // ended is the response, with which the hub ends the subscription.
 func (l *listening) ended() []byte {
 	return mcp.AppendResult(nil, l.id, jsontext.Value(`{"resultType":"complete",`+l.tag()+`}`))
@@ -118,16 +135,23 @@ func (f *fronts) listenTo(ctx context.Context, scope string, c caller, m *mcp.Me
 	if e != nil {
 		return mcp.AppendError(nil, m.ID, e)
 	}
+	if wanted.tasks != nil && !mcp.Declares(mcp.Field(m.Params, "_meta"), mcp.ExtensionTasks) {
+		return mcp.AppendError(nil, m.ID, mcp.MissingExtension(mcp.ExtensionTasks))
+	}
 	l := &listening{id: m.ID}
 	// In front of the acknowledgement, so that no change behind it is missed.
 	sub := f.engine.subscribe(scope, c, wanted.lists)
 	defer sub.Close()
 	watch := f.engine.watch(scope, c)
 	defer watch.Close()
-	honoured := watch.add(ctx, wanted.uris)
-	if send(l.acknowledged(wanted, honoured)) != nil {
+	tasks := f.engine.watchTasks(ctx, scope, c, wanted.tasks)
+	defer tasks.Close()
+	if send(l.acknowledged(wanted, watch.add(ctx, wanted.uris), tasks.honoured)) != nil {
 		return nil
 	}
+	ctx, cancel := context.WithCancel(ctx) // before tasks is closed
+	defer cancel()
+	tasks.forward(ctx, func(state jsontext.Value) error { return send(l.task(state)) })
 	if f.tell(ctx, sub, watch, send, l.listChanged, l.updated, nil) == errDraining {
 		return l.ended()
 	}

@@ -24,6 +24,9 @@ var routes = map[string]func(e *engine, req *request, toolSet string) (destinati
 	mcp.MethodPromptsGet:    (*engine).routePrompt,
 	mcp.MethodResourcesRead: (*engine).routeResource,
 	mcp.MethodComplete:      (*engine).routeCompletion,
+	mcp.MethodTasksGet:      (*engine).routeTask,
+	mcp.MethodTasksUpdate:   (*engine).routeTask,
+	mcp.MethodTasksCancel:   (*engine).routeTask,
 }
 
 func (e *engine) routeTool(req *request, toolSet string) (destination, error) {

@@ -271,7 +271,7 @@ func TestWatchingIsBounded(t *testing.T) {
 	if got := len(w.add(h.ctx(), many)); got != maxWatched-1 {
 		t.Errorf("%d of %d are honoured", got, len(many))
 	}
-	if _, e := parseFilter(jsontext.Value(`{"notifications":{"resourceSubscriptions":["` + strings.Join(many, `","`) + `"]}}`)); e == nil || !strings.Contains(e.Message, "resourceSubscriptions has 1010 URIs") {
+	if _, e := parseFilter(jsontext.Value(`{"notifications":{"resourceSubscriptions":["` + strings.Join(many, `","`) + `"]}}`)); e == nil || !strings.Contains(e.Message, "resourceSubscriptions has 1010 members") {
 		t.Errorf("too many: %v", e)
 	}
 }

@@ -65,6 +65,7 @@ func (d *dialing) options(era mcp.EraChoice, tell news) mcp.ConnectOptions {
 		MaxMessageBytes:   int(d.def.MaxMessageBytes),
 		OnListChanged:     func(list mcp.ListKind) { tell.listChanged(kindsOf(list)) },
 		OnResourceUpdated: tell.resourceUpdated,
+		OnTask:            tell.taskChanged,
 		Logger:            d.log,
 	}
 }

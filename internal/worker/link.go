@@ -44,6 +44,7 @@ type news struct {
 	started         func(peer)
 	listChanged     func(kindSet)
 	resourceUpdated func(uri string)
+	taskChanged     func(params jsontext.Value)
 }
 
 func (l *link) era() mcp.Era { return l.conn.Info().Era }

@@ -30,6 +30,8 @@ func (s *server) handle(ctx context.Context, in *bus.Incoming) (bus.Reply, error
 	switch m.Method {
 	case mcp.MethodToolsCall, mcp.MethodResourcesRead, mcp.MethodPromptsGet, mcp.MethodComplete:
 		return s.serve(ctx, in, &m)
+	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:
+		return s.serveTask(ctx, in, &m)
 	case mcp.MethodListen:
 		return s.watch.listen(ctx, in, &m)
 	case mcp.MethodToolsList, mcp.MethodResourcesList, mcp.MethodTemplatesList, mcp.MethodPromptsList:
@@ -201,7 +203,8 @@ func (c *call) send(ctx context.Context, live *serving) (bus.Reply, error) {
 		return bus.Reply{}, err
 	}
 	legacy := l.era() == mcp.EraLegacy
-	if params, err = c.strip(params, legacy); err != nil {
+	tasks := c.tool != nil && l.conn.Info().Tasks()
+	if params, err = c.strip(params, legacy, tasks); err != nil {
 		return bus.Reply{}, err
 	}
 	request := &mcp.Call{
@@ -220,19 +223,22 @@ func (c *call) send(ctx context.Context, live *serving) (bus.Reply, error) {
 		c.asks = true
 		value, err = c.wrapAsk(value, l.slot)
 	}
+	if err == nil && bytes.Contains(value, taskWord) && mcp.FieldString(value, "resultType") == mcp.ResultTask {
+		value, err = c.sealTask(value, l.slot)
+	}
 	return c.reply(value, err)
 }
 
 var (
 	inputRequiredWord = []byte(`"input_required"`)
+	taskWord          = []byte(`"task"`)
 	hubMeta           = []byte(`"toolhub/`)
-	tasksExtension    = "io.modelcontextprotocol/tasks"
 )
 
 // strip takes out of the params what is not for the server: what callers tell
-// the hub in _meta; the extension of tasks, since nobody could ask the hub for
-// the end of one; and what a legacy server would not know.
-func (c *call) strip(params jsontext.Value, legacy bool) (jsontext.Value, error) {
+// the hub in _meta; the extension of tasks, where the server has none; and what a
+// legacy server would not know.
+func (c *call) strip(params jsontext.Value, legacy, tasks bool) (jsontext.Value, error) {
 	var changes []mcp.Change
 	if legacy && c.params.state != nil {
 		f := mcp.NewFault(mcp.KindInvalid, reasonUnknownState, "server %q gave no requestState", c.server.id)
@@ -242,8 +248,8 @@ func (c *call) strip(params jsontext.Value, legacy bool) (jsontext.Value, error)
 	if legacy && c.params.responses != nil {
 		changes = append(changes, mcp.Change{Name: "inputResponses"})
 	}
-	if bytes.Contains(c.params.meta, hubMeta) || bytes.Contains(c.params.meta, []byte(tasksExtension)) {
-		meta, err := stripMeta(c.params.meta)
+	if bytes.Contains(c.params.meta, hubMeta) || !tasks && bytes.Contains(c.params.meta, []byte(mcp.ExtensionTasks)) {
+		meta, err := stripMeta(c.params.meta, tasks)
 		if err != nil {
 			return nil, err
 		}
@@ -255,18 +261,18 @@ func (c *call) strip(params jsontext.Value, legacy bool) (jsontext.Value, error)
 	return mcp.Edit(params, changes...)
 }
 
-func stripMeta(meta jsontext.Value) (jsontext.Value, error) {
+func stripMeta(meta jsontext.Value, tasks bool) (jsontext.Value, error) {
 	var changes []mcp.Change
 	err := mcp.EachField(meta, func(name string, v jsontext.Value) error {
 		switch {
 		case strings.HasPrefix(name, "toolhub/"):
 			changes = append(changes, mcp.Change{Name: name})
-		case name == mcp.MetaClientCapabilities:
+		case name == mcp.MetaClientCapabilities && !tasks:
 			extensions := mcp.Field(v, "extensions")
-			if mcp.Field(extensions, tasksExtension) == nil {
+			if mcp.Field(extensions, mcp.ExtensionTasks) == nil {
 				return nil
 			}
-			extensions, err := mcp.Edit(extensions, mcp.Change{Name: tasksExtension})
+			extensions, err := mcp.Edit(extensions, mcp.Change{Name: mcp.ExtensionTasks})
 			if err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"toolhub/internal/config"
 	"toolhub/internal/mcp"
@@ -90,6 +91,7 @@ func (r *replica) connect(stop context.Context) (*link, error) {
 		started:         func(p peer) { s.do(func() { s.started(r.slot, p) }) },
 		listChanged:     func(kinds kindSet) { s.do(func() { s.listChanged(kinds) }) },
 		resourceUpdated: s.watch.updated,
+		taskChanged:     func(params jsontext.Value) { s.watch.taskChanged(r.slot, params) },
 	})
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {

@@ -31,7 +31,8 @@ type watch struct {
 
 	mu        sync.Mutex
 	links     []*link
-	wanted    map[string]int // listeners by URI
+	wanted    map[string]int    // listeners by URI
+	tasks     map[taskPlace]int // listeners by task
 	listeners map[*listener]struct{}
 }
 
@@ -42,14 +43,24 @@ type listener struct {
 	uris      map[string]struct{}
 	wake      chan struct{} // has a token when there is something in news
 
-	mu   sync.Mutex
-	news map[string]string // URIs that changed, with what of uris they are, or are a part of
+	// tasks are the ids that the caller knows of the tasks that it wants to hear of.
+	// Guarded by watch.mu.
+	tasks map[taskPlace]string
+
+	mu sync.Mutex
+	// states are the newest ones of tasks, as the caller sees them, by id.
+	states map[string]jsontext.Value
+	news   map[string]string // URIs that changed, with what of uris they are, or are a part of
 }
 
 // listen answers subscriptions/listen (bus; server/subscriptions): it lasts until
 // the caller or the server goes.
 func (w *watch) listen(ctx context.Context, in *bus.Incoming, m *mcp.Message) (bus.Reply, error) {
-	wanted, err := readWanted(m.Params)
+	wanted, err := readWanted(m.Params, "resourceSubscriptions")
+	if err != nil {
+		return bus.Reply{}, err
+	}
+	tasks, err := readWanted(m.Params, "taskIds")
 	if err != nil {
 		return bus.Reply{}, err
 	}
@@ -59,11 +70,12 @@ func (w *watch) listen(ctx context.Context, in *bus.Incoming, m *mcp.Message) (b
 	l := &listener{
 		principal: in.Meta.Principal, signed: in.Meta.Signed,
 		uris: make(map[string]struct{}), wake: make(chan struct{}, 1), news: make(map[string]string),
+		tasks: make(map[taskPlace]string), states: make(map[string]jsontext.Value),
 	}
 	wanted = slices.DeleteFunc(wanted, func(uri string) bool { return !w.allows(l, uri) })
 	w.mu.Lock()
 	if w.listeners == nil {
-		w.listeners, w.wanted = make(map[*listener]struct{}), make(map[string]int)
+		w.listeners, w.wanted, w.tasks = make(map[*listener]struct{}), make(map[string]int), make(map[taskPlace]int)
 	}
 	w.listeners[l] = struct{}{}
 	for _, uri := range wanted {
@@ -73,17 +85,30 @@ func (w *watch) listen(ctx context.Context, in *bus.Incoming, m *mcp.Message) (b
 	w.mu.Unlock()
 	defer w.end(l)
 	w.refuse(l, w.subscribe(ctx, wanted))
-	honoured, err := json.Marshal(l.subscribed())
+	var ack struct {
+		Notifications struct {
+			Resources []string `json:"resourceSubscriptions"`
+			Tasks     []string `json:"taskIds,omitempty"`
+		} `json:"notifications"`
+	}
+	ack.Notifications.Resources = l.subscribed()
+	ack.Notifications.Tasks = w.subscribeTasks(ctx, l, tasks)
+	honoured, err := json.Marshal(&ack)
 	if err != nil {
 		return bus.Reply{}, err
 	}
-	if err := in.Notify(notification(mcp.NotifyAcknowledged, slices.Concat([]byte(`{"notifications":{"resourceSubscriptions":`), honoured, []byte("}}")))); err != nil {
+	if err := in.Notify(notification(mcp.NotifyAcknowledged, honoured)); err != nil {
 		return bus.Reply{}, err
 	}
 	for {
 		select {
 		case <-l.wake:
-			news := l.take()
+			news, states := l.take()
+			for _, id := range slices.Sorted(maps.Keys(states)) {
+				if err := in.Notify(notification(mcp.NotifyTask, states[id])); err != nil {
+					return bus.Reply{}, err
+				}
+			}
 			for _, uri := range slices.Sorted(maps.Keys(news)) {
 				if own := news[uri]; !w.allows(l, uri) || own != uri && !w.allows(l, own) {
 					continue // the rules have changed since
@@ -100,23 +125,23 @@ func (w *watch) listen(ctx context.Context, in *bus.Incoming, m *mcp.Message) (b
 	}
 }
 
-// readWanted reads which resources a subscriptions/listen is about.
-func readWanted(params jsontext.Value) ([]string, error) {
+// readWanted reads one of the lists that a subscriptions/listen is about.
+func readWanted(params jsontext.Value, member string) ([]string, error) {
 	notifications := mcp.Field(params, "notifications")
 	if notifications.Kind() != '{' {
 		return nil, wrongParam("notifications", "an object")
 	}
-	list := mcp.Field(notifications, "resourceSubscriptions")
+	list := mcp.Field(notifications, member)
 	if list == nil {
 		return nil, nil
 	}
 	var uris []string
 	if err := json.Unmarshal(list, &uris); err != nil || list.Kind() != '[' {
-		return nil, wrongParam("notifications.resourceSubscriptions", "a list of URIs")
+		return nil, wrongParam("notifications."+member, "a list of strings")
 	}
 	slices.Sort(uris)
 	if uris = slices.Compact(uris); len(uris) > maxWatched {
-		return nil, mcp.NewFault(mcp.KindInvalid, "invalid_params", "params.notifications.resourceSubscriptions has %d URIs, at most %d are allowed", len(uris), maxWatched)
+		return nil, mcp.NewFault(mcp.KindInvalid, "invalid_params", "params.notifications.%s has %d members, at most %d are allowed", member, len(uris), maxWatched)
 	}
 	return uris, nil
 }
@@ -200,6 +225,9 @@ func (w *watch) end(l *listener) {
 	for uri := range l.uris {
 		w.dropLocked(l, uri)
 	}
+	for at := range l.tasks {
+		w.dropTaskLocked(l, at)
+	}
 }
 
 // add has a new connection subscribe to all that is wanted, in the background.
@@ -208,6 +236,7 @@ func (w *watch) add(ctx context.Context, group *sync.WaitGroup, l *link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.links = append(w.links, l)
+	w.addTasksLocked(ctx, group, l)
 	for uri := range w.wanted {
 		group.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
@@ -276,12 +305,12 @@ func (l *listener) tell(uri, own string) {
 }
 
 // take returns what changed.
-func (l *listener) take() map[string]string {
+func (l *listener) take() (news map[string]string, states map[string]jsontext.Value) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	news := l.news
-	l.news = make(map[string]string)
-	return news
+	news, states = l.news, l.states
+	l.news, l.states = make(map[string]string), make(map[string]jsontext.Value)
+	return news, states
 }
 
 // subscribed is what is listened for; only the listener's own goroutine may ask.
