@@ -10,7 +10,7 @@ import (
 // one of these ways:
 //
 //	command         a process that speaks MCP on stdin and stdout
-//	url             Streamable HTTP
+//	url             Streamable HTTP, or HTTP with SSE (MCP 2024-11-05)
 //	command and url a process that the hub starts and that serves url
 //	builtin         a server that is part of the hub
 type Server struct {

@@ -25,7 +25,11 @@ import (
 // is read on the caller's goroutine: what comes on it belongs to that call, and
 // nothing that goes wrong with it concerns another. The connection itself ends
 // only with Close.
+//
+// A server of MCP 2024-11-05 that speaks HTTP with SSE instead is found out by what
+// it answers to that, unless the era is to be modern.
 func ConnectHTTP(ctx context.Context, target HTTPTarget, opts ConnectOptions) (Conn, error) {
+	given := opts
 	opts, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
@@ -49,6 +53,9 @@ func ConnectHTTP(ctx context.Context, target HTTPTarget, opts ConnectOptions) (C
 	if err := c.handshake(ctx); err != nil {
 		_ = c.end(nil)
 		c.tasks.Wait()
+		if opts.Era != EraChoice(EraModern) && ctx.Err() == nil && mayBeSSE(err) {
+			return c.connectSSE(ctx, given, c.named(err))
+		}
 		c.rt.CloseIdleConnections()
 		return nil, c.named(err)
 	}
