@@ -61,6 +61,10 @@ type Call struct {
 	// the call, or when the server withdraws the request, and it must return
 	// then. Nil refuses them with -32601.
 	Request func(ctx context.Context, method string, params jsontext.Value) (jsontext.Value, *Error)
+	// Waited is called, perhaps several times, when another call waits for this one
+	// to end, because only one can run on the connection (stdio). It must not block,
+	// nor use the connection. Nil: nobody wants to know.
+	Waited func()
 	// Headers are the Mcp-Param-* headers of a modern HTTP request, by name,
 	// encoded ([ParamHeaderValues]).
 	Headers map[string]string

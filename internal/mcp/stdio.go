@@ -102,7 +102,7 @@ func (c *stdioConn) Call(ctx context.Context, call *Call) (jsontext.Value, error
 	}
 	takes, alone := c.turnOf(x)
 	if takes {
-		if err := c.turns.take(x.ctx, alone, c.opts.QueueTimeout); err != nil {
+		if err := c.turns.take(x.ctx, alone, c.opts.QueueTimeout, x.Waited); err != nil {
 			defer x.finish()
 			if errors.Is(err, errNoTurn) {
 				return nil, &Fault{

@@ -16,24 +16,32 @@ type turns struct {
 	alone  bool
 	shared int
 	queue  []*waiter // in order of arrival; the first one cannot run yet
+	// waited is that of the call that runs alone, nil if there is none or it does not
+	// want to know.
+	waited func()
 }
 
 type waiter struct {
-	alone bool
-	ready chan struct{} // closed when the turn is its own
+	alone  bool
+	waited func()
+	ready  chan struct{} // closed when the turn is its own
 }
 
 // take waits for a turn, at most for limit. The error is errNoTurn when the
-// limit is reached, or ctx's cause. After nil the caller must call give.
-func (t *turns) take(ctx context.Context, alone bool, limit time.Duration) error {
+// limit is reached, or ctx's cause. After nil the caller must call give. While it
+// runs alone, waited is called when somebody waits; it may be nil.
+func (t *turns) take(ctx context.Context, alone bool, limit time.Duration, waited func()) error {
 	t.mu.Lock()
+	w := &waiter{alone: alone, waited: waited, ready: make(chan struct{})}
 	if len(t.queue) == 0 && t.free(alone) {
-		t.grant(alone)
+		t.grant(w)
 		t.mu.Unlock()
 		return nil
 	}
-	w := &waiter{alone: alone, ready: make(chan struct{})}
 	t.queue = append(t.queue, w)
+	if t.waited != nil {
+		t.waited()
+	}
 	t.mu.Unlock()
 
 	timer := time.NewTimer(limit)
@@ -69,7 +77,7 @@ func (t *turns) give(alone bool) {
 
 func (t *turns) release(alone bool) {
 	if alone {
-		t.alone = false
+		t.alone, t.waited = false, nil
 	} else {
 		t.shared--
 	}
@@ -78,18 +86,22 @@ func (t *turns) release(alone bool) {
 
 func (t *turns) advance() {
 	for len(t.queue) > 0 && t.free(t.queue[0].alone) {
-		t.grant(t.queue[0].alone)
-		close(t.queue[0].ready)
+		w := t.queue[0]
 		t.queue[0] = nil
 		t.queue = t.queue[1:]
+		t.grant(w)
+		close(w.ready)
+		if t.waited != nil && len(t.queue) > 0 {
+			t.waited()
+		}
 	}
 }
 
 func (t *turns) free(alone bool) bool { return !t.alone && (!alone || t.shared == 0) }
 
-func (t *turns) grant(alone bool) {
-	if alone {
-		t.alone = true
+func (t *turns) grant(w *waiter) {
+	if w.alone {
+		t.alone, t.waited = true, w.waited
 	} else {
 		t.shared++
 	}

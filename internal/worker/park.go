@@ -21,6 +21,10 @@ const (
 	// parkFor is how long a call waits for its caller to come back: longer than the
 	// ten minutes that routers give a client of the initialize era for its answer.
 	parkFor = 11 * time.Minute
+	// crowdedFor is how long it waits while others wait for the server: longer than a
+	// human takes for a short answer, and short enough that one who does not come
+	// back is not for long in the way of all.
+	crowdedFor = time.Minute
 	// maxParked bounds the calls that wait in one worker.
 	maxParked = 1000
 	// maxQuestions bounds what one call asks at a time.
@@ -51,6 +55,8 @@ type parked struct {
 	held      [][]byte      // notifications for a caller that is away
 	questions []*question   // open ones, in the order asked
 	count     int           // of all questions
+	place     string        // in the lot, "" while it is attended
+	crowded   bool          // others wait for it
 }
 
 // question is a request of the server's that waits for its answer.
@@ -72,7 +78,7 @@ func (c *call) callLegacy(ctx context.Context, l *link, request *mcp.Call) (bus.
 		first: c, lot: c.server.lot, in: c.in, abilities: abilitiesOf(c.params.meta),
 		asked: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	request.Notify = p.notify
+	request.Notify, request.Waited = p.notify, p.waited
 	if p.abilities == (abilities{}) {
 		request.Request = p.request
 		p.value, p.err = c.complete(ctx, l, request)
@@ -155,7 +161,7 @@ func (p *parked) park() jsontext.Value {
 		return nil // withdrawn meanwhile
 	}
 	var state string
-	place, ok := p.lot.add(p)
+	place, ok := p.lot.add(p, p.crowded)
 	if ok {
 		var err error
 		if state, err = p.first.wrap(0, place, nil); err != nil {
@@ -170,7 +176,7 @@ func (p *parked) park() jsontext.Value {
 		p.questions = nil
 		return nil
 	}
-	p.in = nil
+	p.in, p.place = nil, place
 	keys := make([]string, 0, len(p.questions))
 	requests := make(map[string]jsontext.Value, len(p.questions))
 	for _, q := range p.questions {
@@ -184,7 +190,7 @@ func (p *parked) park() jsontext.Value {
 func (p *parked) attach(c *call, answers map[string]answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.in, p.abilities = c.in, abilitiesOf(c.params.meta)
+	p.in, p.place, p.abilities = c.in, "", abilitiesOf(c.params.meta)
 	for _, body := range p.held {
 		_ = c.in.Notify(body)
 	}
@@ -198,6 +204,17 @@ func (p *parked) attach(c *call, answers map[string]answer) {
 	})
 	if len(p.questions) > 0 {
 		p.tell()
+	}
+}
+
+// waited says that another call waits until this one has ended.
+func (p *parked) waited() {
+	p.mu.Lock()
+	place := p.place
+	p.crowded = true
+	p.mu.Unlock()
+	if place != "" {
+		p.lot.hurry(place)
 	}
 }
 
@@ -332,6 +349,7 @@ type lot struct {
 type spot struct {
 	parked *parked
 	expiry *time.Timer
+	ends   time.Time
 }
 
 func newLot(worker string, seal *bus.Seal) *lot {
@@ -339,15 +357,29 @@ func newLot(worker string, seal *bus.Seal) *lot {
 }
 
 // add gives p a place, which can be taken once.
-func (l *lot) add(p *parked) (place string, ok bool) {
+func (l *lot) add(p *parked, crowded bool) (place string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) >= l.limit {
 		return "", false
 	}
 	place = rand.Text()
-	l.waiting[place] = &spot{parked: p, expiry: time.AfterFunc(l.wait, func() { l.expire(place) })}
+	wait := l.wait
+	if crowded {
+		wait = min(wait, crowdedFor)
+	}
+	l.waiting[place] = &spot{parked: p, expiry: time.AfterFunc(wait, func() { l.expire(place) }), ends: time.Now().Add(wait)}
 	return place, true
+}
+
+// hurry shortens the wait of the call in place, which others wait for.
+func (l *lot) hurry(place string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := l.waiting[place]; at != nil && time.Until(at.ends) > crowdedFor && at.expiry.Stop() {
+		at.ends = time.Now().Add(crowdedFor)
+		at.expiry.Reset(crowdedFor)
+	}
 }
 
 func (l *lot) expire(place string) {
@@ -355,7 +387,7 @@ func (l *lot) expire(place string) {
 	defer l.mu.Unlock()
 	if at := l.waiting[place]; at != nil {
 		delete(l.waiting, place)
-		at.parked.cancel(mcp.NewFault(mcp.KindTimeout, "input", "no answer to what the server asked came within %v", l.wait))
+		at.parked.cancel(mcp.NewFault(mcp.KindTimeout, "input", "no answer to what the server asked came in time"))
 	}
 }
 

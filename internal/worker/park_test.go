@@ -413,7 +413,7 @@ func TestParkingLotIsBounded(t *testing.T) {
 	lot := newLot("w1", testSeal(t))
 	lot.limit = 1
 	first := newParkedForTest(lot, func(error) {}, allCaps)
-	if _, ok := lot.add(first); !ok {
+	if _, ok := lot.add(first, false); !ok {
 		t.Fatal("no place in an empty lot")
 	}
 	p := newParkedForTest(lot, func(error) {}, allCaps)
@@ -556,4 +556,40 @@ func links(busy ...int64) []*link {
 		out = append(out, l)
 	}
 	return out
+}
+
+// TestCrowded: a call whose caller does not come back is given up soon when others
+// wait for its server, and otherwise not.
+func TestCrowded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLot("w", nil)
+		ended := func(p *parked) func() time.Duration {
+			start, end := time.Now(), time.Duration(0)
+			p.cancel = func(error) { end = time.Since(start) }
+			return func() time.Duration { return end }
+		}
+		patient, hurried, late := &parked{lot: l}, &parked{lot: l}, &parked{lot: l}
+		patientEnd, hurriedEnd, lateEnd := ended(patient), ended(hurried), ended(late)
+		for _, p := range []*parked{patient, hurried, late} {
+			p.place, _ = l.add(p, p.crowded)
+		}
+		time.Sleep(10 * time.Second)
+		hurried.waited()
+		time.Sleep(30 * time.Second)
+		hurried.waited() // again makes no difference
+		time.Sleep(parkFor - 45*time.Second)
+		late.waited() // 5 s are left, and no more are given
+		time.Sleep(time.Hour)
+		if patientEnd() != parkFor || hurriedEnd() != 10*time.Second+crowdedFor || lateEnd() != parkFor {
+			t.Errorf("they were given up after %v, %v, %v", patientEnd(), hurriedEnd(), lateEnd())
+		}
+		next := &parked{lot: l, crowded: true}
+		nextEnd := ended(next)
+		next.place, _ = l.add(next, next.crowded)
+		time.Sleep(time.Hour)
+		if nextEnd() != crowdedFor {
+			t.Errorf("one that is waited for already was given up after %v", nextEnd())
+		}
+	})
 }
