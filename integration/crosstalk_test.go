@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -102,22 +101,7 @@ func TestNoCrossTalk(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	urls := map[string]string{}
-	for _, e := range []string{"legacy", "modern"} {
-		addr, err := hubproc.FreeAddr()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(binary("everyfeature"), "-http", addr, "-era", e)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		urls[e] = "http://" + addr
-	}
+	urls := everyfeature(t)
 	var yaml strings.Builder
 	yaml.WriteString(fmt.Sprintf("hub: crowd\nnats: {url: %q}\npolicy: allow_all\nstdio_queue_timeout: 2m\nservers:\n", natsServer(t)))
 	var servers []string

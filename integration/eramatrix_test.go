@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -437,29 +435,7 @@ func (f *feature) wanted(c *cell) string {
 // client of the backend's own era directly before it.
 func TestEraMatrix(t *testing.T) {
 	t.Parallel()
-	urls := map[string]string{}
-	for _, e := range []string{"legacy", "modern"} {
-		addr, err := hubproc.FreeAddr()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(binary("everyfeature"), "-http", addr, "-era", e)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		urls[e] = "http://" + addr
-		eventually(t, func() error {
-			res, err := http.Get(urls[e])
-			if err == nil {
-				res.Body.Close()
-			}
-			return err
-		})
-	}
+	urls := everyfeature(t)
 	var yaml strings.Builder
 	yaml.WriteString("hub: matrix\npolicy: allow_all\npage_size: 5\nservers:\n")
 	for _, e := range []string{"legacy", "modern"} {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -238,4 +239,43 @@ func callText(t testing.TB, cs *sdk.ClientSession, tool string, args map[string]
 		t.Fatalf("%s: isError: %s", tool, text.Text)
 	}
 	return text.Text
+}
+
+// listener runs a fixture that serves HTTP at the address in its arguments, {addr},
+// until the test ends, and returns its URL once it listens.
+func listener(t testing.TB, name string, args ...string) (url string) {
+	t.Helper()
+	addr, err := hubproc.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "{addr}", addr)
+	}
+	cmd := exec.Command(binary(name), args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	eventually(t, func() error {
+		res, err := http.Get("http://" + addr)
+		if err == nil {
+			res.Body.Close()
+		}
+		return err
+	})
+	return "http://" + addr
+}
+
+// everyfeature runs the fixture over HTTP in each era, and returns the URLs.
+func everyfeature(t testing.TB) map[string]string {
+	t.Helper()
+	urls := make(map[string]string)
+	for _, era := range []string{"legacy", "modern"} {
+		urls[era] = listener(t, "everyfeature", "-http", "{addr}", "-era", era)
+	}
+	return urls
 }

@@ -3,7 +3,6 @@ package integration_test
 import (
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -14,19 +13,7 @@ import (
 // outlives the one that it was made over; its id is of no use in other forms.
 func TestTasks(t *testing.T) {
 	t.Parallel()
-	addr, err := hubproc.FreeAddr()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(binary("taskserver"), addr)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	yaml := fmt.Sprintf("hub: tasks\nnats: {url: %q}\npolicy: allow_all\nservers:\n  jobs: {url: \"http://%s\"}\n  other: {builtin: dice}\n", natsServer(t), addr)
+	yaml := fmt.Sprintf("hub: tasks\nnats: {url: %q}\npolicy: allow_all\nservers:\n  jobs: {url: %q}\n  other: {builtin: dice}\n", natsServer(t), listener(t, "taskserver", "{addr}"))
 	definer := startProgram(t, hubproc.Config{Binary: binary("hub"), Dir: t.TempDir(), YAML: yaml})
 	offered(t, definer, "jobs__greet")
 	stop(t, definer)
