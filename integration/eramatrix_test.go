@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -103,7 +104,7 @@ var features = []feature{
 		}
 		return firstText(c.call(client, "echo", `{"text":"hi"}`)) + " | " + isError + " | " + code
 	}},
-	{name: "lists, page by page", want: "tools 15 resources 3 resourceTemplates 1 prompts 3", do: func(c *cell) string {
+	{name: "lists, page by page", want: "tools 16 resources 3 resourceTemplates 1 prompts 3", do: func(c *cell) string {
 		client := c.client("{}")
 		var out []string
 		for _, list := range []struct{ method, member, mine string }{
@@ -297,6 +298,11 @@ var features = []feature{
 	{name: "a form", want: "{asks}q? > accept answer 1", do: func(c *cell) string { return asking(c.call(c.client(everything), "ask", `{"text":"q?"}`)) }},
 	{name: "two forms in turn", want: "{asks}q?, {asks}after answer 1 > answer 1 and answer 2", do: func(c *cell) string {
 		return asking(c.call(c.client(everything), "ask_twice", `{"text":"q?"}`))
+	}},
+	{name: "a form and a model at once", want: "{asks}q?, sampling/createMessage > answer 1 and forty-two", do: func(c *cell) string {
+		e := c.call(c.client(everything), "ask_both", `{"text":"q?"}`)
+		slices.Sort(e.asked)
+		return asking(e)
 	}},
 	{name: "a URL", want: "{asks}go > accept", do: func(c *cell) string { return asking(c.call(c.client(everything), "visit", `{"text":"go"}`)) }},
 	{name: "sampling", want: "sampling/createMessage > the model says: forty-two", do: func(c *cell) string {

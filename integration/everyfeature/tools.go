@@ -12,6 +12,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/errgroup"
 )
 
 // modern is the first version without sessions.
@@ -37,6 +38,7 @@ func addTools(s *mcp.Server) {
 	add("caller", "tells what it knows of its caller", caller)
 	add("ask", "asks the user with a form, text is the question", ask)
 	add("ask_twice", "asks the user twice, the second question depends on the first answer", askTwice)
+	add("ask_both", "asks the user with a form and the caller's model at the same time", askBoth)
 	add("visit", "asks the user to visit a URL", visit)
 	add("sample", "asks the caller's model, text is the question", sample)
 	add("roots", "asks for the caller's roots", roots)
@@ -146,6 +148,34 @@ func askTwice(ctx context.Context, req *call, in arguments) (*mcp.CallToolResult
 		return question, nil, err
 	}
 	return text("%s and %v", first, res.Content["answer"]), nil, nil
+}
+
+func askBoth(ctx context.Context, req *call, in arguments) (*mcp.CallToolResult, any, error) {
+	ask := &mcp.ElicitParams{Message: in.Text, RequestedSchema: form}
+	think := &mcp.CreateMessageParams{MaxTokens: 10, Messages: []*mcp.SamplingMessage{{Role: "user", Content: &mcp.TextContent{Text: in.Text}}}}
+	if req.ProtocolVersion() < modern {
+		var user *mcp.ElicitResult
+		var model *mcp.CreateMessageResult
+		var both errgroup.Group
+		both.Go(func() (err error) {
+			user, err = req.Session.Elicit(ctx, ask)
+			return err
+		})
+		both.Go(func() (err error) {
+			model, err = req.Session.CreateMessage(ctx, think)
+			return err
+		})
+		if err := both.Wait(); err != nil {
+			return nil, nil, err
+		}
+		return text("%v and %s", user.Content["answer"], said(model.Content)), nil, nil
+	}
+	user, answered := req.Params.InputResponses["user"].(*mcp.ElicitResult)
+	model, thought := req.Params.InputResponses["model"].(*mcp.CreateMessageWithToolsResult)
+	if !answered || !thought {
+		return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{"user": ask, "model": think}}, nil, nil
+	}
+	return text("%v and %s", user.Content["answer"], said(model.Content...)), nil, nil
 }
 
 func visit(ctx context.Context, req *call, in arguments) (*mcp.CallToolResult, any, error) {
