@@ -109,6 +109,8 @@ func (w *taskWatch) listen(ctx context.Context, server string, ids []string, ack
 		return
 	}
 	body := mcp.AppendRequest(nil, mcp.IntID(1), mcp.MethodListen, slices.Concat([]byte(`{"notifications":{"taskIds":`), list, []byte("}}")))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	for delay := firstWatchPause; ctx.Err() == nil; delay = min(2*delay, lastWatchPause) {
 		view := w.engine.registry.View()
 		s, err := w.engine.ready(server)
@@ -124,6 +126,9 @@ func (w *taskWatch) listen(ctx context.Context, server string, ids []string, ack
 					acknowledged = true
 					ack, _ := stringList(mcp.Field(mcp.Field(m.Params, "notifications"), "taskIds"))
 					acks <- ack
+					if len(ack) == 0 {
+						stop() // a call for nothing would only take the place of others
+					}
 				case m.Method == mcp.NotifyTask:
 					w.changed(server, m.Params)
 				}

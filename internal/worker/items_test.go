@@ -19,6 +19,7 @@ import (
 
 	"toolhub/internal/bus"
 	"toolhub/internal/catalog"
+	"toolhub/internal/config"
 	"toolhub/internal/mcp"
 	"toolhub/internal/registry"
 )
@@ -270,4 +271,26 @@ func TestPartialRefetch(t *testing.T) {
 			t.Errorf("the catalog has %+v", c.Counts())
 		}
 	})
+}
+
+// TestWhatTakesNoReconnect: how things are named and listed changes without
+// touching the connection; how the server is reached does not.
+func TestWhatTakesNoReconnect(t *testing.T) {
+	t.Parallel()
+	same := testDefinition(nil).connection()
+	for name, change := range map[string]func(*config.Server){
+		"uris": func(s *config.Server) { s.URIs = catalog.URIsOriginal }, "naming": func(s *config.Server) { s.Naming = catalog.NamingMCP },
+		"trusted": func(s *config.Server) { s.Trusted = true }, "timeout": func(s *config.Server) { s.Timeout++ },
+	} {
+		if testDefinition(change).connection() != same {
+			t.Errorf("a change of %s needs a new connection", name)
+		}
+	}
+	for name, change := range map[string]func(*config.Server){
+		"era": func(s *config.Server) { s.Era = config.EraMirror }, "command": func(s *config.Server) { s.Command = "y" }, "replicas": func(s *config.Server) { s.Replicas = 3 },
+	} {
+		if testDefinition(change).connection() == same {
+			t.Errorf("a change of %s needs no new connection", name)
+		}
+	}
 }

@@ -61,7 +61,7 @@ func (d *definition) ours() bool { return d.Config.Command != "" || d.Config.Bui
 func (d *definition) connection() string {
 	c := d.Config
 	c.Prefix, c.Policy, c.Trusted = nil, nil, false
-	c.Naming, c.HideDenied, c.Tools, c.Audit = "", nil, nil, ""
+	c.Naming, c.URIs, c.HideDenied, c.Tools, c.Audit = "", "", nil, nil, ""
 	c.Timeout, c.MaxTotalTimeout, c.RefetchInterval, c.HealthInterval, c.BreakerThreshold = 0, 0, 0, 0, 0
 	c.RestartBackoff = config.Backoff{}
 	b, err := json.Marshal(c, json.Deterministic(true))
