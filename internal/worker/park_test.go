@@ -581,6 +581,7 @@ func TestCrowded(t *testing.T) {
 		time.Sleep(parkFor - 45*time.Second)
 		late.waited() // 5 s are left, and no more are given
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if patientEnd() != parkFor || hurriedEnd() != 10*time.Second+crowdedFor || lateEnd() != parkFor {
 			t.Errorf("they were given up after %v, %v, %v", patientEnd(), hurriedEnd(), lateEnd())
 		}
@@ -588,6 +589,7 @@ func TestCrowded(t *testing.T) {
 		nextEnd := ended(next)
 		next.place, _ = l.add(next, next.crowded)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if nextEnd() != crowdedFor {
 			t.Errorf("one that is waited for already was given up after %v", nextEnd())
 		}
