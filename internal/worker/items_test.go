@@ -294,3 +294,37 @@ func TestWhatTakesNoReconnect(t *testing.T) {
 		}
 	}
 }
+
+// TestServerChangesItsEra: what a server listed in the era that it spoke before it
+// was replaced by another version is gone with it.
+func TestServerChangesItsEra(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		era, tool := mcp.EraLegacy, "old"
+		b := &bench{start: time.Now(), ended: make(chan struct{})}
+		dial := func(context.Context, mcp.EraChoice, news) (*link, error) {
+			name := tool
+			b.conn = newScripted(func(*mcp.Call) (jsontext.Value, error) {
+				return jsontext.Value(`{"tools":[{"name":"` + name + `","inputSchema":{"type":"object"}}]}`), nil
+			})
+			b.conn.info.Era = era
+			return newLink(b.conn, nil), nil
+		}
+		b.server = newServer(testDefinition(nil), dial, newLot("w", nil), discardEvents, func(post) {}, discardLog())
+		ctx, cancel := context.WithCancel(t.Context())
+		b.stopping = cancel
+		go func() {
+			defer close(b.ended)
+			b.run(ctx, ctx)
+		}()
+		t.Cleanup(b.stop)
+		synctest.Wait()
+		era, tool = mcp.EraModern, "new"
+		b.lose()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if c := b.live.Load().catalog; len(c.Tools) != 1 || c.Tools[0].Name != "new" || c.Info.Era != mcp.EraModern {
+			t.Errorf("the catalog has %d tools, the first is %s, of era %s", len(c.Tools), c.Tools[0].Name, c.Info.Era)
+		}
+	})
+}

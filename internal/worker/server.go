@@ -362,6 +362,9 @@ func (s *server) listers() []*link {
 func (s *server) fetch(links []*link) {
 	def := s.definition()
 	which, before := s.stale, s.listings
+	if !s.mirror { // it may have been of the other era before
+		before = listings{}.with(links[0].era(), before.of(links[0].era()))
+	}
 	s.fetching, s.stale = true, 0 // what changes from here on is seen by the next
 	s.nextList = time.Now().Add(def.Config.RefetchInterval.Std())
 	s.fetches.Go(func() {
