@@ -25,6 +25,41 @@ const (
 // Kinds lists the kinds.
 func Kinds() []Kind { return []Kind{KindTool, KindResource, KindTemplate, KindPrompt} }
 
+// Listing is how MCP lists the things of a kind.
+type Listing struct {
+	// Method asks for the list, and Member of its result has the definitions.
+	Method, Member string
+	// Capability is what a server declares that has such a list.
+	Capability string
+	// Key is the member by which a definition is known.
+	Key string
+}
+
+// Listing is how MCP lists the things of the kind.
+func (k Kind) Listing() Listing {
+	switch k {
+	case KindTool:
+		return Listing{mcp.MethodToolsList, "tools", "tools", "name"}
+	case KindResource:
+		return Listing{mcp.MethodResourcesList, "resources", "resources", "uri"}
+	case KindTemplate:
+		return Listing{mcp.MethodTemplatesList, "resourceTemplates", "resources", "uriTemplate"}
+	case KindPrompt:
+		return Listing{mcp.MethodPromptsList, "prompts", "prompts", "name"}
+	}
+	return Listing{}
+}
+
+// ListedBy is the kind whose list a method asks for, false if it asks for none.
+func ListedBy(method string) (Kind, bool) {
+	for _, k := range Kinds() {
+		if k.Listing().Method == method {
+			return k, true
+		}
+	}
+	return "", false
+}
+
 // The places of the kinds in that order.
 const (
 	toolList = iota
@@ -81,13 +116,9 @@ type Item struct {
 	template *template // nil if it is none
 }
 
-// itemRules has, for each kind, the member that is replaced by the exposed one,
-// and the rules of all members that have any.
-var itemRules = map[Kind]struct {
-	key   string
-	rules memberRules
-}{
-	KindResource: {"uri", memberRules{
+// itemRules has, for each kind, the rules of all members that have any.
+var itemRules = map[Kind]memberRules{
+	KindResource: {
 		{"uri", '"', true},
 		{"name", '"', true},
 		{"title", '"', false},
@@ -97,8 +128,8 @@ var itemRules = map[Kind]struct {
 		{"size", '0', false},
 		{"icons", '[', false},
 		{"_meta", '{', false},
-	}},
-	KindTemplate: {"uriTemplate", memberRules{
+	},
+	KindTemplate: {
 		{"uriTemplate", '"', true},
 		{"name", '"', true},
 		{"title", '"', false},
@@ -107,15 +138,15 @@ var itemRules = map[Kind]struct {
 		{"annotations", '{', false},
 		{"icons", '[', false},
 		{"_meta", '{', false},
-	}},
-	KindPrompt: {"name", memberRules{
+	},
+	KindPrompt: {
 		{"name", '"', true},
 		{"title", '"', false},
 		{"description", '"', false},
 		{"arguments", '[', false},
 		{"icons", '[', false},
 		{"_meta", '{', false},
-	}},
+	},
 }
 
 var (
@@ -127,11 +158,11 @@ var (
 // with an error, if there is one.
 func (p *definitionParser) parseItem(kind Kind, def jsontext.Value) (Item, error) {
 	it := Item{Kind: kind}
-	spec := itemRules[kind]
-	def, err := p.read(def, spec.rules, func(at int, name string, v jsontext.Value) error {
+	rules, key := itemRules[kind], kind.Listing().Key
+	def, err := p.read(def, rules, func(at int, name string, v jsontext.Value) error {
 		left, err := v, error(nil)
 		switch name {
-		case spec.key:
+		case key:
 			p.key, it.Key = at, mcp.Text(v)
 		case "annotations":
 			left, err = p.object("annotations.", v, itemAnnotationRules, itemAnnotation)
@@ -145,7 +176,7 @@ func (p *definitionParser) parseItem(kind Kind, def jsontext.Value) (Item, error
 	if err != nil {
 		return it, err
 	}
-	if err := spec.rules.missing("the definition of a "+string(kind), func(name string) bool { return mcp.Field(def, name) != nil }); err != nil {
+	if err := rules.missing("the definition of a "+string(kind), func(name string) bool { return mcp.Field(def, name) != nil }); err != nil {
 		return it, err
 	}
 	switch kind {

@@ -16,8 +16,10 @@ const programName = "toolhub"
 // capabilities are what the hub offers: all that some server behind it may. Only
 // the name differs by which an era knows an extension.
 const (
-	capabilities       = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}` + `,"extensions":{"` + mcp.ExtensionTasks + `":{},"` + extensionHealth + `":{}}}`
-	legacyCapabilities = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}` + `,"experimental":{"` + extensionHealth + `":{}}}`
+	capabilities       = features + `,"extensions":{"` + mcp.ExtensionTasks + `":{},"` + extensionHealth + `":{}}}`
+	legacyCapabilities = features + `,"experimental":{"` + extensionHealth + `":{}}}`
+
+	features = `{"completions":{},"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"tools":{"listChanged":true}`
 )
 
 // maxInstructions bounds the instructions of all servers together, in bytes.

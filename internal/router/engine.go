@@ -105,9 +105,9 @@ func (e *engine) do(ctx context.Context, req *request, notify func(body []byte))
 	}
 	var body []byte
 	var err error
-	switch l, ok := listed[req.method]; {
+	switch kind, ok := catalog.ListedBy(req.method); {
 	case ok:
-		body, err = e.listPage(req, l)
+		body, err = e.listPage(req, kind)
 	case routes[req.method] != nil:
 		var reply bus.Reply
 		if reply, err = e.call(ctx, req, notify); err == nil {
@@ -192,22 +192,9 @@ func (e *engine) paramHeaders(scope string, c caller, name string) []mcp.ParamHe
 // one that a call or a prompts/get was made against.
 const metaToolSet = "toolhub/toolset"
 
-// listed are the requests for lists, by method.
-var listed = map[string]listRequest{
-	mcp.MethodToolsList:     {catalog.KindTool, `"tools":`},
-	mcp.MethodResourcesList: {catalog.KindResource, `"resources":`},
-	mcp.MethodTemplatesList: {catalog.KindTemplate, `"resourceTemplates":`},
-	mcp.MethodPromptsList:   {catalog.KindPrompt, `"prompts":`},
-}
-
-type listRequest struct {
-	kind   catalog.Kind
-	member string // of the result, with its colon
-}
-
 // listPage is the whole answer to a request for a list: the envelope around a page
 // that is rendered once.
-func (e *engine) listPage(req *request, l listRequest) ([]byte, error) {
+func (e *engine) listPage(req *request, kind catalog.Kind) ([]byte, error) {
 	params, err := mcp.ParseParams(req.params)
 	if err != nil {
 		return nil, err
@@ -218,7 +205,7 @@ func (e *engine) listPage(req *request, l listRequest) ([]byte, error) {
 	if !modern {
 		page = (*catalog.ToolSet).LegacyPage
 	}
-	defs, next, err := page(set, l.kind, params.Cursor, params.HasCursor, e.registry.View().Settings.PageSize)
+	defs, next, err := page(set, kind, params.Cursor, params.HasCursor, e.registry.View().Settings.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -229,19 +216,19 @@ func (e *engine) listPage(req *request, l listRequest) ([]byte, error) {
 	if modern {
 		b = append(b, `"resultType":"complete",`...)
 	}
-	b = append(b, l.member...)
+	b = append(mcp.AppendString(b, kind.Listing().Member), ':')
 	b = append(b, defs...)
 	if next != "" {
 		b = append(b, `,"nextCursor":`...)
 		b = mcp.AppendString(b, next)
 	}
 	if modern {
-		b = appendHint(b, e.hint(set, l.kind))
+		b = appendHint(b, e.hint(set, kind))
 	}
 	// A list whose items are called by name says which it is (K2).
 	id := ""
-	if l.kind == catalog.KindTool || l.kind == catalog.KindPrompt {
-		id = set.Digest(l.kind)
+	if kind == catalog.KindTool || kind == catalog.KindPrompt {
+		id = set.Digest(kind)
 	}
 	if id != "" {
 		b = append(b, `,"_meta":{"`+metaToolSet+`":"`...)

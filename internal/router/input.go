@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"toolhub/internal/bus"
+	"toolhub/internal/catalog"
 	"toolhub/internal/mcp"
 )
 
@@ -42,7 +43,7 @@ func (c *legacyCall) do(ctx context.Context, req *request) []byte {
 			}
 			return a.body
 		}
-		if _, ok := listed[req.method]; ok {
+		if _, ok := catalog.ListedBy(req.method); ok {
 			return a.body // it is in the caller's era
 		}
 		body, info, err := mcp.LegacyResponse(a.body, req.method)

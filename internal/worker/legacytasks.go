@@ -28,9 +28,9 @@ const (
 // relatedTask is the key of _meta that names the task of a message.
 const relatedTask = "io.modelcontextprotocol/related-task"
 
-// complete makes the call, as a task if the tool can only be called as one, and
+// carryOut makes the call, as a task if the tool can only be called as one, and
 // waits for its result.
-func (c *call) complete(ctx context.Context, l *link, request *mcp.Call) (jsontext.Value, error) {
+func (c *call) carryOut(ctx context.Context, l *link, request *mcp.Call) (jsontext.Value, error) {
 	if c.tool == nil || !c.tool.TaskRequired {
 		return l.call(ctx, request)
 	}

@@ -57,7 +57,7 @@ func TestTaskRequired(t *testing.T) {
 				return jsontext.Value(c.result), nil
 			})
 			call := &call{tool: &catalog.Tool{TaskRequired: true}}
-			value, err := call.complete(t.Context(), newLink(conn, nil), &mcp.Call{
+			value, err := call.carryOut(t.Context(), newLink(conn, nil), &mcp.Call{
 				Method: mcp.MethodToolsCall, Params: jsontext.Value(`{"name":"x","arguments":{},"_meta":{"progressToken":1}}`), MaxTotal: 10 * time.Minute,
 			})
 			if got := string(value) + " " + fmt.Sprint(err); !strings.Contains(got, c.want) {
@@ -84,7 +84,7 @@ func TestTaskRequired(t *testing.T) {
 		}
 		return jsontext.Value(`{"task":{"taskId":"t1"}}`), nil
 	})
-	_, err := (&call{tool: &catalog.Tool{TaskRequired: true}}).complete(ctx, newLink(conn, nil), &mcp.Call{Method: mcp.MethodToolsCall, Params: jsontext.Value(`{"name":"x"}`)})
+	_, err := (&call{tool: &catalog.Tool{TaskRequired: true}}).carryOut(ctx, newLink(conn, nil), &mcp.Call{Method: mcp.MethodToolsCall, Params: jsontext.Value(`{"name":"x"}`)})
 	if err == nil || cancelled != "t1" {
 		t.Errorf("cancelled %q, %v", cancelled, err)
 	}

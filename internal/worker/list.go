@@ -18,22 +18,7 @@ import (
 // that a server which makes up cursors for ever is found out.
 const maxPages = 1000
 
-// listMethod is how the list of a kind is read.
-type listMethod struct {
-	kind       catalog.Kind
-	capability string // without it, there is no list
-	method     string
-	member     string // of the result, with the definitions
-}
-
-var listMethods = []listMethod{
-	{catalog.KindTool, "tools", mcp.MethodToolsList, "tools"},
-	{catalog.KindResource, "resources", mcp.MethodResourcesList, "resources"},
-	{catalog.KindTemplate, "resources", mcp.MethodTemplatesList, "resourceTemplates"},
-	{catalog.KindPrompt, "prompts", mcp.MethodPromptsList, "prompts"},
-}
-
-// kindSet is a set of kinds, by their places in listMethods.
+// kindSet is a set of kinds, by their places in [catalog.Kinds].
 type kindSet uint8
 
 const allKinds kindSet = 1<<4 - 1
@@ -41,8 +26,8 @@ const allKinds kindSet = 1<<4 - 1
 // kindsOf are the kinds that a server means by one of its lists.
 func kindsOf(list mcp.ListKind) kindSet {
 	var set kindSet
-	for i, m := range listMethods {
-		if m.capability == string(list) {
+	for i, kind := range catalog.Kinds() {
+		if kind.Listing().Capability == string(list) {
 			set |= 1 << i
 		}
 	}
@@ -51,7 +36,7 @@ func kindsOf(list mcp.ListKind) kindSet {
 
 // listing is what a connection lists. It is immutable.
 type listing struct {
-	defs [4][]jsontext.Value // by the places in listMethods
+	defs [4][]jsontext.Value // by the places in catalog.Kinds
 	// hints are what the server says about keeping the lists. One of a list
 	// without is that it says nothing.
 	hints [4]*catalog.Hint
@@ -87,26 +72,27 @@ type reader struct {
 func (r *reader) read(ctx context.Context, which kindSet, before *listing) (*listing, error) {
 	out := &listing{}
 	count := 0
-	for i := range listMethods {
+	for i := range out.defs {
 		if which&(1<<i) == 0 && before != nil {
 			out.defs[i], out.hints[i] = before.defs[i], before.hints[i]
 			count += len(out.defs[i])
 		}
 	}
-	for i, m := range listMethods {
-		if which&(1<<i) == 0 && before != nil || !r.conn.Info().Has(m.capability) {
+	for i, kind := range catalog.Kinds() {
+		list := kind.Listing()
+		if which&(1<<i) == 0 && before != nil || !r.conn.Info().Has(list.Capability) {
 			continue
 		}
-		p := paging{member: m.member, room: r.limit - count}
-		err := r.pages(ctx, m.method, &p)
+		p := paging{member: list.Member, room: r.limit - count}
+		err := r.pages(ctx, list.Method, &p)
 		var rpc *mcp.Error
 		switch {
-		case m.kind == catalog.KindTemplate && errors.As(err, &rpc) && rpc.Code == mcp.CodeMethodNotFound:
+		case kind == catalog.KindTemplate && errors.As(err, &rpc) && rpc.Code == mcp.CodeMethodNotFound:
 			continue // a server may have resources and know nothing of templates
 		case errors.Is(err, errFull):
 			return nil, &tooMany{server: r.server, limit: r.limit}
 		case err != nil:
-			return nil, fmt.Errorf("couldn't read the list of %s: %w", m.member, err)
+			return nil, fmt.Errorf("couldn't read the list of %s: %w", list.Member, err)
 		}
 		out.defs[i], out.hints[i] = p.defs, p.hint
 		count += len(p.defs)

@@ -50,24 +50,13 @@ type itemKey struct {
 	key  string
 }
 
-// keyMember is the member of a definition that it is known by.
-func keyMember(kind catalog.Kind) string {
-	switch kind {
-	case catalog.KindResource:
-		return "uri"
-	case catalog.KindTemplate:
-		return "uriTemplate"
-	}
-	return "name"
-}
-
 // union is what there is in either era; of what is in both, the modern
 // definition, which says more.
 func (l listings) union() catalog.Lists {
 	only := l.legacyOnly()
 	out := catalog.Lists{Hints: make(map[catalog.Kind]catalog.Hint)}
 	into := [4]*[]jsontext.Value{&out.Tools, &out.Resources, &out.Templates, &out.Prompts}
-	for i, m := range listMethods {
+	for i, kind := range catalog.Kinds() {
 		switch {
 		case l.modern == nil && l.legacy == nil:
 			continue
@@ -78,14 +67,14 @@ func (l listings) union() catalog.Lists {
 		default:
 			*into[i] = slices.Clone(l.modern.defs[i])
 			for _, def := range l.legacy.defs[i] {
-				if only[itemKey{m.kind, mcp.FieldString(def, keyMember(m.kind))}] {
+				if only[itemKey{kind, mcp.FieldString(def, kind.Listing().Key)}] {
 					*into[i] = append(*into[i], def)
 				}
 			}
 		}
 		// A legacy list says nothing about how long it holds, so neither does the union.
 		if l.legacy == nil && l.modern.hints[i] != nil {
-			out.Hints[m.kind] = *l.modern.hints[i]
+			out.Hints[kind] = *l.modern.hints[i]
 		}
 	}
 	return out
@@ -98,8 +87,8 @@ func (l listings) legacyOnly() map[itemKey]bool {
 		return nil
 	}
 	var only map[itemKey]bool
-	for i, m := range listMethods {
-		member := keyMember(m.kind)
+	for i, kind := range catalog.Kinds() {
+		member := kind.Listing().Key
 		known := make(map[string]bool, len(l.modern.defs[i]))
 		for _, def := range l.modern.defs[i] {
 			known[mcp.FieldString(def, member)] = true
@@ -112,7 +101,7 @@ func (l listings) legacyOnly() map[itemKey]bool {
 			if only == nil {
 				only = make(map[itemKey]bool)
 			}
-			only[itemKey{m.kind, key}] = true
+			only[itemKey{kind, key}] = true
 		}
 	}
 	return only

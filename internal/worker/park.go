@@ -81,7 +81,7 @@ func (c *call) callLegacy(ctx context.Context, l *link, request *mcp.Call) (bus.
 	request.Notify, request.Waited = p.notify, p.waited
 	if p.abilities == (abilities{}) {
 		request.Request = p.request
-		p.value, p.err = c.complete(ctx, l, request)
+		p.value, p.err = c.carryOut(ctx, l, request)
 		return p.reply(c)
 	}
 	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -92,7 +92,7 @@ func (c *call) callLegacy(ctx context.Context, l *link, request *mcp.Call) (bus.
 		defer close(p.done)
 		defer tasks.group.Wait()
 		defer cancel(nil)
-		p.value, p.err = c.complete(callCtx, l, request)
+		p.value, p.err = c.carryOut(callCtx, l, request)
 	})
 	return p.attend(ctx, c)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -376,14 +375,14 @@ func (s *server) listReply(in *bus.Incoming, m *mcp.Message) (bus.Reply, error) 
 		return bus.Reply{}, live.unavailable
 	}
 	offered := def.Projection()
-	i := slices.IndexFunc(listMethods, func(l listMethod) bool { return l.method == m.Method })
-	value := append([]byte(`{"resultType":"complete","`), listMethods[i].member+`":[`...)
+	kind, _ := catalog.ListedBy(m.Method)
+	value := append([]byte(`{"resultType":"complete","`), kind.Listing().Member+`":[`...)
 	comma := func() {
 		if value[len(value)-1] != '[' {
 			value = append(value, ',')
 		}
 	}
-	switch kind := listMethods[i].kind; kind {
+	switch kind {
 	case catalog.KindTool:
 		for i := range live.catalog.Tools {
 			if t := &live.catalog.Tools[i]; offered.Offers(t, in.Meta.Principal) {
