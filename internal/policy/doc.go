@@ -3,8 +3,9 @@
 //
 //	Spec ── Compile ──► Policy ── Decide(Input) ──► Decision{allow | ask | deny, rule, reason}
 //
-// Rules are globs over "server/tool" with the server's own tool name, each with
-// an optional condition in CEL. The decision (P3):
+// Rules are globs over "server/tool" with the server's own tool name, over
+// "server/resource:URI" in any spelling of the URI, and over "server/prompt:NAME",
+// each with an optional condition in CEL. The decision (P3):
 //
 //  1. A deny rule that matches wins.
 //  2. Else the most specific of the ask and allow rules that match: one with

@@ -1,13 +1,14 @@
 // Package router is the MCP endpoint of a hub: it shows clients of both eras one
-// server that has the tools of all, and sends each call to the worker that owns
-// its server. It keeps nothing that another router lacks.
+// server that has the tools, resources and prompts of all, and sends each request
+// to the worker that owns its server. It keeps nothing that another router lacks.
 //
 //	 fronts                         engine                              bus
 //	modern HTTP ──┐  request   ┌► discover, tools/list ◄── lists ◄── registry.View (KV)
-//	legacy HTTP ──┼──────────► ┤                            │
-//	stdio       ──┘ ◄───────── └► tools/call ── dispatch ───┼──► toolhub.<hub>.call.<server>.<epoch>.…
+//	legacy HTTP ──┼──────────► ┤  lists                     │
+//	stdio       ──┘ ◄───────── └► calls ── routes, dispatch ┼──► toolhub.<hub>.call.<server>.<epoch>.…
 //	      ▲           answer                                │
-//	      └── list_changed ◄── subscription ◄── changes ◄───┘
+//	      ├── list_changed ◄── subscription ◄── changes ◄───┘
+//	      └── updated ◄── watching ◄── upstream ◄────────────── subscriptions/listen of a worker
 //	                            operator API ◄───────────────── toolhub.<hub>.api.…
 //
 // A front turns what its era says into modern requests, and answers back; behind

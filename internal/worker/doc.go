@@ -4,8 +4,9 @@
 //
 //	Run ── incarnation ── host ── server ──┬─ replica ── link ── mcp.Conn ── process, builtin or URL
 //	       (one lease)    (one     │       ├─ replica …
-//	        reconciles    epoch)   │       ├─ lister: tools/list → catalog → outbox → registry
-//	                               │       └─ pipeline: select, decide, send, maybe park
+//	        reconciles    epoch)   │       ├─ reader: lists → catalog → outbox → registry
+//	                               │       ├─ pipeline: pick, decide, send, maybe park
+//	                               │       └─ watch: subscriptions/listen → all connections
 //	                               └─ bus.Serve, drain, give up
 //
 // Each server has its own goroutines and shares nothing with the others, so one
