@@ -3,8 +3,8 @@
 // to the worker that owns its server. It keeps nothing that another router lacks.
 //
 //	 fronts                         engine                              bus
-//	modern HTTP ──┐  request   ┌► discover, tools/list ◄── lists ◄── registry.View (KV)
-//	legacy HTTP ──┼──────────► ┤  lists                     │
+//	modern HTTP ──┐  request   ┌► discover, …/list ◄── lists ◄────── registry.View (KV)
+//	legacy HTTP ──┼──────────► ┤                            │
 //	stdio       ──┘ ◄───────── └► calls ── routes, dispatch ┼──► toolhub.<hub>.call.<server>.<epoch>.…
 //	      ▲           answer                                │
 //	      ├── list_changed ◄── subscription ◄── changes ◄───┘
